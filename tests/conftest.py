@@ -1,0 +1,58 @@
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+REQUIRE_CUDA = os.environ.get('LUCID_REQUIRE_CUDA') == '1'
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip ``cuda`` tests where there is no card; with LUCID_REQUIRE_CUDA=1 they run, and fail by themselves."""
+    if torch.cuda.is_available() or REQUIRE_CUDA:
+        return
+    for item in items:
+        if item.get_closest_marker('cuda'):
+            item.add_marker(pytest.mark.skip(reason='needs a CUDA card'))
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> None:
+    torch.set_num_threads(2)
+
+
+@pytest.fixture(params=['cpu', pytest.param('cuda', marks=pytest.mark.cuda)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    return torch.device(request.param)
+
+
+@pytest.fixture
+def test_data() -> Callable[[str], Path]:
+    """``test_data('bccd')`` is that folder of real images; the test skips where LUCID_TEST_DATA does not hold it."""
+
+    def find(name: str) -> Path:
+        root = os.environ.get('LUCID_TEST_DATA')
+        if not root:
+            pytest.skip('LUCID_TEST_DATA names no folder of real images')
+        folder = Path(root) / name
+        if not folder.is_dir():
+            pytest.skip(f'{folder} is absent')
+        return folder
+
+    return find
+
+
+@pytest.fixture(autouse=True)
+def fresh_mmengine() -> Iterator[None]:
+    """mmengine keeps its scope, hub and visualizer in process-wide managers: give each test its own."""
+    from mmengine.logging import MessageHub, MMLogger
+    from mmengine.registry import DefaultScope
+    from mmengine.visualization import Visualizer
+
+    managers = (MessageHub, MMLogger, DefaultScope, Visualizer)
+    kept = [dict(manager._instance_dict) for manager in managers]
+    yield
+    for manager, instances in zip(managers, kept, strict=True):
+        manager._instance_dict.clear()
+        manager._instance_dict.update(instances)
