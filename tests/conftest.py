@@ -1,5 +1,5 @@
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,19 +28,13 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 
 @pytest.fixture
-def test_data() -> Callable[[str], Path]:
-    """``test_data('bccd')`` is that folder of real images; the test skips where LUCID_TEST_DATA does not hold it."""
-
-    def find(name: str) -> Path:
-        root = os.environ.get('LUCID_TEST_DATA')
-        if not root:
-            pytest.skip('LUCID_TEST_DATA names no folder of real images')
-        folder = Path(root) / name
-        if not folder.is_dir():
-            pytest.skip(f'{folder} is absent')
-        return folder
-
-    return find
+def test_data() -> Path:
+    """The folder of real images that LUCID_TEST_DATA names; the test skips where there is none."""
+    root = os.environ.get('LUCID_TEST_DATA')
+    if not root:
+        pytest.skip('LUCID_TEST_DATA names no folder of real images')
+    assert Path(root).is_dir(), f'LUCID_TEST_DATA={root} is no folder'
+    return Path(root)
 
 
 @pytest.fixture(autouse=True)
