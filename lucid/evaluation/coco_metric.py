@@ -6,6 +6,7 @@ Array axes of the evaluator: T IoU thresholds, R recall points, K classes, A are
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -115,7 +116,7 @@ class CocoMetric(BaseMetric):
             self._ground_truth = truth
         return self._ground_truth
 
-    def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:  # noqa: ARG002 the base's signature
+    def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
         """Keep the detections of a batch on the host; rows with a non-finite box or score are dropped and counted."""
         for sample in data_samples:
             boxes, scores, labels = (sample[key].cpu().numpy() for key in ('boxes', 'scores', 'labels'))
@@ -178,9 +179,9 @@ class CocoMetric(BaseMetric):
             recall50=float(found_K.sum() / boxes_K.sum()) if boxes_K.sum() else float('nan'),
         )
         columns = {'images': images_K, 'boxes': boxes_K, 'AP': ap_K, 'AP50': ap50_K, 'AP75': ap75_K, 'AR': ar_K}
-        print_log(class_table(truth.classes, columns, summary, num_images=len(image_ids)), 'current')
+        print_log(class_table(_names(truth), columns, summary, num_images=len(image_ids)), 'current')
         for key, values_K in (('AP', ap_K), ('AP50', ap50_K)):
-            summary.update({f'{key}/{name}': float(value) for name, value in zip(truth.classes, values_K, strict=True)})
+            summary.update({f'{key}/{name}': float(value) for name, value in zip(_names(truth), values_K, strict=True)})
         return summary
 
     def _curves(
@@ -200,6 +201,13 @@ class CocoMetric(BaseMetric):
         evaluation.accumulate()
         precision, recall = (np.asarray(evaluation.eval[key]) for key in ('precision', 'recall'))
         return np.where(precision < 0, np.nan, precision), np.where(recall < 0, np.nan, recall)
+
+
+def _names(truth: GroundTruth) -> list[str]:
+    """Class names, with the category id where two classes share a name: figures are kept by name."""
+    shared = {name for name, count in Counter(truth.classes).items() if count > 1}
+    pairs = zip(truth.classes, truth.category_ids, strict=True)
+    return [f'{name} (id {category})' if name in shared else name for name, category in pairs]
 
 
 def _mean(values: np.ndarray, axis: int | tuple[int, ...] | None = None) -> np.ndarray:

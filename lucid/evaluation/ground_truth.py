@@ -45,9 +45,10 @@ def read_ground_truth(path: str | Path) -> GroundTruth:
 
     annotations: list[dict[str, Any]] = []
     for row in content['annotations']:
-        box = [float(value) for value in row.get('bbox', ())]
-        usable = len(box) == 4 and all(map(math.isfinite, box)) and box[2] > 0 and box[3] > 0
-        if not usable or int(row['image_id']) not in known_images or row['category_id'] not in known_categories:
+        box = row.get('bbox')
+        if not _has_area(box) or row.get('image_id') not in known_images:
+            continue
+        if row.get('category_id') not in known_categories:
             continue
         annotations.append(
             {
@@ -55,15 +56,24 @@ def read_ground_truth(path: str | Path) -> GroundTruth:
                 'id': len(annotations) + 1,
                 'image_id': int(row['image_id']),
                 'category_id': int(row['category_id']),
-                'bbox': box,
-                'area': float(row['area']) if row.get('area') is not None else box[2] * box[3],
-                'iscrowd': int(row.get('iscrowd') or 0),
+                'bbox': [float(value) for value in box],
+                'area': float(row['area']) if _is_finite(row.get('area')) else float(box[2] * box[3]),
+                'iscrowd': int(bool(row.get('iscrowd'))),
             }
         )
     if skipped := len(content['annotations']) - len(annotations):
         print_log(f'{path}: {skipped} annotations cannot be matched by any box and are not evaluated', 'current', 30)
     coco = COCO({'images': images, 'annotations': annotations, 'categories': categories})
     return GroundTruth(coco, tuple(str(category['name']) for category in categories), category_ids)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _has_area(box: Any) -> bool:
+    """Whether it is x, y, width and height with an area."""
+    return isinstance(box, list) and len(box) == 4 and all(map(_is_finite, box)) and box[2] > 0 and box[3] > 0
 
 
 def _read_json(path: Path) -> dict[str, Any]:

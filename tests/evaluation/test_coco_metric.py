@@ -244,6 +244,13 @@ def test_category_ids_are_mapped_in_ascending_order(tmp_path):
     assert result['coco/AP/bolt'] == result['coco/AP/nut'] == 1
 
 
+def test_two_classes_of_one_name_keep_their_own_figures(tmp_path):
+    rows = [(1, 7, [10, 10, 20, 20], {}), (1, 90, [100, 10, 20, 20], {})]
+    path = write_coco(tmp_path, rows, categories=((90, 'nut'), (7, 'nut')))
+    result = evaluate(CocoMetric(ann_file=path), [prediction(1, [[10, 10, 30, 30]], [0.9], [0])])
+    assert (result['coco/AP/nut (id 7)'], result['coco/AP/nut (id 90)']) == (1, 0)
+
+
 def test_annotation_ids_that_begin_at_zero_do_not_lose_a_match(tmp_path):
     path = write_coco(tmp_path, [(1, 1, [10, 10, 20, 20], {})], categories=((1, 'bolt'),), first_id=0)
     result = evaluate(CocoMetric(ann_file=path), [prediction(1, [[10, 10, 30, 30]], [0.9], [0])])

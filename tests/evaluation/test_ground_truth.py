@@ -5,12 +5,15 @@ import pytest
 from lucid.evaluation import read_ground_truth
 
 CONTENT = {
-    'images': [{'id': '12', 'file_name': 'a.jpg'}],
+    'images': [{'id': 12, 'file_name': 'a.jpg'}],
     'annotations': [
         {'id': 0, 'image_id': 12, 'category_id': 3, 'bbox': [1, 2, 3, 4], 'segmentation': [[0, 0, 1, 1, 2, 2]]},
         {'id': 1, 'image_id': 12, 'category_id': 3, 'bbox': [1, 2, float('nan'), 4]},
         {'id': 2, 'image_id': 12, 'category_id': 3, 'bbox': [1, 2, 3]},
         {'id': 3, 'image_id': 12, 'category_id': 3},
+        {'id': 4, 'image_id': None, 'category_id': 3, 'bbox': [1, 2, 3, 4]},
+        {'id': 5, 'image_id': 12, 'category_id': None, 'bbox': [1, 2, 3, 4]},
+        {'id': 6, 'image_id': 12, 'category_id': 3, 'bbox': [1, 2, None, 'x']},
     ],
     'categories': [{'id': 3, 'name': 'nut'}, {'id': 1, 'name': 'bolt'}],
 }
