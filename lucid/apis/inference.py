@@ -63,7 +63,7 @@ def init_detector(
     classes = tuple(content.get('classes') or ())
     if not classes:
         raise ValueError(f'{checkpoint} names no classes; use a checkpoint that tools/train.py wrote')
-    cfg = content['meta'].get('resolved_config') if config is None else load_config(config).to_dict()
+    cfg = content['meta'].get('cfg') if config is None else load_config(config).to_dict()
     if not cfg:
         raise ValueError(f'{checkpoint} holds no config; give the config file that it was trained with')
     source = config or checkpoint

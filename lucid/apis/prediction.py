@@ -192,6 +192,6 @@ def _print(records: list[dict[str, Any]], unreadable: list[str], json_file: Path
     total = sum(len(record['detections']) for record in records)
     lines = [f'{total} objects in {len(records)} images', f'pictures: {json_file.parent}', f'JSON: {json_file}']
     if unreadable:
-        lines.append(f'{len(unreadable)} files could not be read:')
+        lines.append(f'{len(unreadable)} of {len(records) + len(unreadable)} files could not be read:')
         lines += [f'  {message}' for message in unreadable]
     console.print('\n'.join(lines), markup=False, highlight=False, soft_wrap=True)

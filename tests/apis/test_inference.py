@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import cv2
 import mmcv
 import numpy as np
@@ -5,6 +7,7 @@ import pytest
 import torch
 from mmengine.model import BaseModel
 
+from lucid.apis import train
 from lucid.apis.inference import TrainedDetector, inference_detector, init_detector
 from lucid.datasets import Letterbox
 from lucid.engine.checkpoint import save
@@ -66,7 +69,7 @@ def model():
 def checkpoint(tmp_path, model):
     def write(name='best.pth', **changes):
         content = {
-            'meta': {'resolved_config': CONFIG},
+            'meta': {'cfg': CONFIG},
             'classes': ['bolt', 'nut'],
             'state_dict': model.state_dict(),
         }
@@ -156,6 +159,22 @@ def test_a_checkpoint_alone_is_enough_and_gives_what_its_model_gave(checkpoint, 
     assert all(torch.equal(found[key], expected[key]) for key in ('boxes', 'scores', 'labels'))
 
 
+def test_what_training_writes_is_enough(tiny):
+    options = {
+        'train_cfg__max_epochs': 1,
+        'train_dataloader__batch_size': 20,
+        'val_dataloader__dataset__image_size': 96,
+    }
+    cfg = tiny(**options)
+    runner = train(cfg)
+    detector = init_detector(Path(cfg.work_dir, 'last.pth'), device='cpu')
+    dataset = runner.val_dataloader.dataset
+    assert detector.classes == dataset.classes
+    assert [transform.size for transform in detector.pipeline] == [(96, 96)]
+    (found,) = inference_detector(detector, str(dataset.files[0]), score_threshold=0)
+    assert found['scores'].isfinite().all()
+
+
 def test_prediction_leaves_the_model_able_to_train(checkpoint):
     detector = init_detector(checkpoint(), device='cpu')
     inference_detector(detector, np.zeros((32, 96, 3), np.uint8))
@@ -193,7 +212,7 @@ def test_what_does_not_fit_is_named_with_its_remedy(checkpoint, tmp_path):
     with pytest.raises(ValueError, match=r'builds 2 classes.*names 3'):
         init_detector(checkpoint(classes=['a', 'b', 'c']))
     with pytest.raises(ValueError, match='states no image_size'):
-        init_detector(checkpoint(meta={'resolved_config': {'model': CONFIG['model']}}), device='cpu')
+        init_detector(checkpoint(meta={'cfg': {'model': CONFIG['model']}}), device='cpu')
     with pytest.raises(ValueError, match='gpu-7'):
         init_detector(checkpoint(), device='gpu-7')
     with pytest.raises(ValueError, match='cuda:99'):

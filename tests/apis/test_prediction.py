@@ -95,7 +95,7 @@ def test_a_file_that_cannot_be_read_is_skipped_and_named(tmp_path, detector, con
     assert [record['file'] for record in result.records] == [str(files[0]), str(files[2])]
     assert len(result.unreadable) == 1
     assert 'broken.png' in result.unreadable[0]
-    assert '1 files could not be read' in console.file.getvalue()
+    assert '1 of 3 files could not be read' in console.file.getvalue()
 
 
 def test_a_batch_of_which_nothing_can_be_read_is_passed_over(tmp_path, detector, console):

@@ -38,7 +38,7 @@ def checkpoint(tmp_path):
     torch.manual_seed(0)
     state = MODELS.build(MODEL).state_dict()
     config = {'model': MODEL, 'image_size': 64}
-    save({'meta': {'resolved_config': config}, 'classes': ['bolt'], 'state_dict': state}, tmp_path / 'best.pth')
+    save({'meta': {'cfg': config}, 'classes': ['bolt'], 'state_dict': state}, tmp_path / 'best.pth')
     return tmp_path / 'best.pth'
 
 
