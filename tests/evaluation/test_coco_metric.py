@@ -256,6 +256,14 @@ def test_annotation_ids_that_begin_at_zero_do_not_lose_a_match(tmp_path):
     result = evaluate(CocoMetric(ann_file=path), [prediction(1, [[10, 10, 30, 30]], [0.9], [0])])
     assert result['coco/mAP'] == 1
 
+    # Control: with the file's own id 0 the evaluator takes the match for none.
+    with pytest.warns(UserWarning, match='annotation id 0'):
+        truth = COCO(str(path))
+    found = truth.loadRes([{'image_id': 1, 'category_id': 1, 'bbox': [10, 10, 20, 20], 'score': 0.9}])
+    other = COCOeval_faster(truth, found, 'bbox', print_function=lambda *_: None)
+    other.run()
+    assert other.stats[0] == 0
+
 
 def test_boxes_that_nothing_can_match_are_left_out(tmp_path):
     rows = [
