@@ -3,13 +3,11 @@
 Array axes of the evaluator: T IoU thresholds, R recall points, K classes, A area ranges, M detection limits.
 """
 
-import json
 import logging
-import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from faster_coco_eval import COCO, COCOeval_faster
@@ -18,27 +16,12 @@ from mmengine.logging import print_log
 
 from lucid.evaluation.class_table import class_table
 from lucid.evaluation.ground_truth import GroundTruth, read_ground_truth
+from lucid.evaluation.results import ImageResult, result_rows, write_results
 from lucid.registry import METRICS
 
 IOU_THRESHOLDS_T = np.arange(50, 100, 5) / 100
 # Exact hundredths: a linspace exceeds ten of them by one bit, and a recall of exactly 0.35 then misses its point.
 RECALL_POINTS_R = np.arange(101) / 100
-
-
-class ImageResult(NamedTuple):
-    """Detections of one image on the host.
-
-    boxes:       float32 (K, 4), xyxy, pixels of the original image
-    scores:      float32 (K,)
-    labels:      int64 (K,)
-    num_dropped: rows that were not finite and are left out of the others
-    """
-
-    image_id: int
-    boxes: np.ndarray
-    scores: np.ndarray
-    labels: np.ndarray
-    num_dropped: int
 
 
 @METRICS.register_module()
@@ -143,9 +126,9 @@ class CocoMetric(BaseMetric):
         # Rebuilt, because mmengine's device move turns a NamedTuple into a plain tuple.
         images = {row[0]: ImageResult(*row) for row in reversed(results)}
         self._check(images, truth)
-        detections = _detections(images, truth)
+        detections = result_rows(images, truth)
         if self.outfile is not None:
-            _write_results(detections, Path(self.outfile))
+            write_results(detections, Path(self.outfile))
             print_log(f'{len(detections)} detections of {len(images)} images written to {self.outfile}', 'current')
         if self.format_only:
             return {}
@@ -229,49 +212,6 @@ def _counts(image_ids: list[int], truth: GroundTruth) -> tuple[np.ndarray, np.nd
     boxes_K = np.bincount([k for k, _ in pairs], minlength=num_classes)
     images_K = np.bincount([k for k, _ in set(pairs)], minlength=num_classes)
     return boxes_K, images_K
-
-
-def _detections(images: dict[int, ImageResult], truth: GroundTruth) -> list[dict]:
-    """Rows as the evaluator indexes them, best first inside an image; the first four keys are COCO's result format."""
-    rows: list[dict] = []
-    for image_id in sorted(images):
-        result = images[image_id]
-        order = np.argsort(-result.scores, kind='stable')
-        boxes = result.boxes[order].astype(np.float64)
-        boxes[:, 2:] -= boxes[:, :2]
-        areas = boxes[:, 2] * boxes[:, 3]
-        columns = (boxes, areas, result.scores[order], result.labels[order])
-        rows += [
-            {
-                'image_id': image_id,
-                'category_id': truth.category_ids[label],
-                'bbox': box,
-                'score': score,
-                'id': number,
-                'area': area,
-                'iscrowd': 0,
-            }
-            for number, (box, area, score, label) in enumerate(
-                zip(*(column.tolist() for column in columns), strict=True), start=len(rows) + 1
-            )
-        ]
-    return rows
-
-
-def _write_results(detections: list[dict], path: Path) -> None:
-    rows = [
-        {
-            'image_id': row['image_id'],
-            'category_id': row['category_id'],
-            'bbox': [round(value, 3) for value in row['bbox']],
-            'score': row['score'],
-        }
-        for row in detections
-    ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f'{path.name}.part')
-    part.write_text(json.dumps(rows))
-    os.replace(part, path)
 
 
 def _silent(*_: object) -> None:
