@@ -85,6 +85,9 @@ def pack(rows: Sequence[Row], num_images: int, targets: Sequence[str], num_keypo
         num_images: Images of the data set, those without annotations included.
         targets: Which of polygons, rboxes and keypoints to keep.
         num_keypoints: K.
+
+    Returns:
+        Arrays that hold no Python objects.
     """
     rows = sorted(rows, key=lambda row: row.image)
     images = np.array([row.image for row in rows], dtype=np.int64)

@@ -129,11 +129,7 @@ class CocoDataset(Dataset[Sample]):
         return sample
 
     def read(self, index: int) -> Sample:
-        """An image as it is in its file, with its training targets.
-
-        Raises:
-            ImageError: A ValueError: the file is truncated, or of another size than the annotations say.
-        """
+        """An image as it is in its file, with its training targets; an unusable file raises ``ImageError``."""
         image = self._images.read(index)
         notes = self._annotations
         rows = notes.rows(self._rows[index])
@@ -169,6 +165,10 @@ class CocoDataset(Dataset[Sample]):
 
 def check_same_classes(train: CocoDataset, other: CocoDataset) -> None:
     """Refuse a pair of data sets that number their classes differently.
+
+    Args:
+        train: What the model learns from.
+        other: What it is validated or tested on.
 
     Raises:
         ValueError: Category ids or names differ.

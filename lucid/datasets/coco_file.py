@@ -52,6 +52,9 @@ def read_coco(path: Path, *, targets: Sequence[str], problems: Problems) -> Coco
         targets: Kinds to read: boxes, polygons, rboxes, keypoints.
         problems: Collects what is wrong with single annotations.
 
+    Returns:
+        What is usable.
+
     Raises:
         ValueError: The file as a whole is unusable: no JSON, a missing or malformed part, or an id that occurs twice.
     """

@@ -22,6 +22,9 @@ from lucid.structures import PackedTargets
 def detection_collate(samples: Sequence[Sample]) -> dict[str, Any]:
     """Stack the images and pack the boxes of one batch.
 
+    Args:
+        samples: B of them, with images of one size.
+
     Returns:
         ``inputs``: uint8 (B, H, W, 3), RGB; ``targets``: ``PackedTargets``; ``metas``: a dict per image of
         ``image_id``, ``file``, ``original_hw`` and ``matrix``, float64 (3, 3), pixels of the file to those of

@@ -21,7 +21,8 @@ class ImageError(ValueError):
     kind: one word for counting: missing_image, empty_file, broken_image, wrong_size
     """
 
-    def __init__(self, kind: str, message: str) -> None:
+    # The message alone must do: that is how torch makes a loader worker's exception again in the main process.
+    def __init__(self, message: str, *, kind: str = 'broken_image') -> None:
         super().__init__(message)
         self.kind = kind
 
@@ -35,31 +36,31 @@ def read_image(path: str | Path, *, size: tuple[int, int] | None = None) -> Imag
         path: JPEG, PNG, or whatever else OpenCV reads.
         size: Height and width that the image must have.
 
+    Returns:
+        A fresh array.
+
     Raises:
         ImageError: A ValueError: the file is missing, empty, truncated, no image, or of another size.
     """
     try:
         content = Path(path).read_bytes()
     except OSError as error:
-        raise ImageError(
-            'missing_image', f'{path}: cannot be read ({error.strerror}); restore the file or correct image_dir'
-        ) from error
+        message = f'{path}: cannot be read ({error.strerror}); restore the file or correct image_dir'
+        raise ImageError(message, kind='missing_image') from error
     if not content:
-        raise ImageError('empty_file', f'{path}: the file is empty (0 bytes); restore it')
+        raise ImageError(f'{path}: the file is empty (0 bytes); restore it', kind='empty_file')
     # OpenCV 5 decodes no part of a truncated file; older versions fill the rest with grey.
     image = mmcv.imfrombytes(content, flag=cv2.IMREAD_COLOR_RGB, backend='cv2')
     if image is not None and size is not None and image.shape[:2] == size[::-1] != size:
         unturned = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
         image = mmcv.imfrombytes(content, flag=unturned, backend='cv2')
     if image is None:
-        raise ImageError(
-            'broken_image', f'{path}: {len(content)} bytes that are truncated or no image; restore the file'
-        )
+        raise ImageError(f'{path}: {len(content)} bytes that are truncated or no image; restore the file')
     if size is not None and image.shape[:2] != size:
         raise ImageError(
-            'wrong_size',
             f'{path}: the file has {image.shape[1]}x{image.shape[0]} pixels, the annotations say {size[1]}x{size[0]}; '
             'use the images that were annotated',
+            kind='wrong_size',
         )
     return image
 
@@ -88,11 +89,7 @@ class ImageStore:
                 image.setflags(write=False)
 
     def read(self, index: int) -> Image:
-        """The pixels of one image; not to be written to.
-
-        Raises:
-            ImageError: See ``read_image``.
-        """
+        """The pixels of one image, perhaps shared with the cache: not to be written to."""
         if index < len(self._decoded):
             return self._decoded[index]
         height, width = self.sizes[index].tolist()
@@ -103,6 +100,9 @@ class ImageStore:
 
         Args:
             decode: Whether to decode every image; else only missing and empty files are found.
+
+        Returns:
+            An error for each bad image.
         """
 
         def error_of(index: int) -> ImageError | None:

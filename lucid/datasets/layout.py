@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 ANNOTATIONS = (
     'annotations/{split}.json',
@@ -15,13 +14,6 @@ PROBED = 100
 """Images looked for in each folder."""
 
 
-class Layout(NamedTuple):
-    """The files of one split: its annotations, and the folder that ``file_name`` is relative to."""
-
-    annotation_file: Path
-    image_dir: Path
-
-
 def find_annotations(data_root: Path, split: str, ann_file: str | Path | None = None) -> Path:
     """The annotation file of a split.
 
@@ -29,6 +21,9 @@ def find_annotations(data_root: Path, split: str, ann_file: str | Path | None = 
         data_root: Folder of the data set.
         split: Its part, such as ``train``.
         ann_file: The file itself, relative to ``data_root``; None looks in the usual places.
+
+    Returns:
+        An existing file.
 
     Raises:
         ValueError: There is none, or more than one.
@@ -58,6 +53,9 @@ def find_images(data_root: Path, split: str, file_names: Sequence[str], image_di
         split: Its part, such as ``train``.
         file_names: As the annotations name them.
         image_dir: The folder itself, relative to ``data_root``; None looks in the usual places.
+
+    Returns:
+        An existing folder.
 
     Raises:
         ValueError: No folder, or more than one, holds them.

@@ -102,6 +102,9 @@ class Sample:
             window: xyxy, pixels of ``image``.
             min_side: Smallest width and height of a kept box, in pixels.
             min_visible: Smallest share of a kept box's area inside the window.
+
+        Returns:
+            The sample with the rows that are left.
         """
         boxes = clip_boxes(self.boxes, window)
         sides = boxes[:, 2:] - boxes[:, :2]

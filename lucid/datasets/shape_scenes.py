@@ -65,7 +65,7 @@ class Shape(NamedTuple):
 
 
 def make_scene(rng: np.random.Generator, size: int, difficulty: Difficulty) -> list[Shape]:
-    """One to eight shapes in the order in which they are painted; later ones hide earlier ones.
+    """Place one to eight shapes with at most ``MAX_OVERLAP`` between any two.
 
     Fewer than drawn stand in a scene where the last ones found no place with little enough overlap.
 
@@ -73,6 +73,9 @@ def make_scene(rng: np.random.Generator, size: int, difficulty: Difficulty) -> l
         rng: Drawn from.
         size: Side of the square image in pixels.
         difficulty: How large the objects are.
+
+    Returns:
+        The shapes in the order in which they are painted; later ones hide earlier ones.
     """
     shapes: list[Shape] = []
     for _ in range(rng.integers(1, MAX_OBJECTS + 1)):
@@ -138,12 +141,9 @@ def _turn(points_P2: Points, degrees: int) -> Points:
 
 
 def _keypoints(outline_P2: Points) -> Points:
-    """The outermost points; the middle of the edge where several vertices are equally far out."""
-    points = []
-    for axis, sign in ((1, -1), (0, 1), (1, 1), (0, -1)):
-        outermost = outline_P2[outline_P2[:, axis] == sign * (sign * outline_P2[:, axis]).max()]
-        points.append([*np.round((outermost.min(axis=0) + outermost.max(axis=0)) / 2, 2), 2])
-    return np.array(points)
+    """The outermost vertices; of several equally far out, the first."""
+    rows = [(sign * outline_P2[:, axis]).argmax() for axis, sign in ((1, -1), (0, 1), (1, 1), (0, -1))]
+    return np.column_stack([outline_P2[rows], np.full(len(rows), 2)])
 
 
 def _seen(keypoints: Points, later: list[Shape]) -> Points:

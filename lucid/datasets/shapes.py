@@ -11,6 +11,7 @@ from typing import Any
 import cv2
 import mmcv
 import numpy as np
+from mmengine.dist import is_main_process
 from rich.progress import track
 
 from lucid.datasets.coco import CocoDataset
@@ -156,10 +157,8 @@ def _fill(folder: Path, split: str, parameters: dict[str, Any]) -> None:
     size, num_images = parameters['scene_size'], parameters['num_images']
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
-    indices = range(num_images)
-    for index in track(
-        indices, f'making {num_images} images of {split}', disable=num_images < LONG_RUN, transient=True
-    ):
+    quiet = num_images < LONG_RUN or not is_main_process()
+    for index in track(range(num_images), f'making {num_images} images of {split}', disable=quiet, transient=True):
         # Two streams: how many numbers the painter draws never moves an object.
         entropy = [parameters['scene_seed'], zlib.crc32(split.encode()), index]
         scene_rng, paint_rng = (np.random.Generator(np.random.PCG64([*entropy, stream])) for stream in (0, 1))

@@ -51,6 +51,9 @@ def letterboxing(window: tuple[float, float, float, float], size: tuple[int, int
     Args:
         window: What to fit, in pixels of the source.
         size: Height and width of the canvas.
+
+    Returns:
+        Pixels of the source to pixels of the canvas.
     """
     x1, y1, x2, y2 = window
     height, width = size

@@ -16,7 +16,13 @@ def warp_keypoints(matrix: Matrix, keypoints_NK3: Float32) -> Float32:
 
 
 def flip_order(names: Sequence[str]) -> NDArray[np.int64]:
-    """For each keypoint, which one takes its place in a mirrored image: ``left_eye`` and ``right_eye`` change places.
+    """Who takes whose place in a mirrored image: ``left_eye`` and ``right_eye`` do, ``nose`` keeps its own.
+
+    Args:
+        names: Of the K keypoints.
+
+    Returns:
+        (K,): for each place the keypoint that takes it.
 
     Raises:
         ValueError: A name with ``left`` or ``right`` has no partner.

@@ -38,7 +38,13 @@ class Transform(BaseTransform):
 
 
 def height_width(image_size: ImageSize) -> tuple[int, int]:
-    """Height and width in pixels of an ``image_size``: one number for a square, or (height, width).
+    """Read an ``image_size``.
+
+    Args:
+        image_size: Pixels, one number for a square, or height and width.
+
+    Returns:
+        Height and width.
 
     Raises:
         ValueError: It is neither, or not positive.
@@ -56,6 +62,9 @@ def build_pipeline(pipeline: Sequence[Mapping[str, Any] | Transform], **provided
         pipeline: Configs, or transforms that are used as they are.
         **provided: What the data set knows; handed to each transform whose constructor has a parameter of that name
             and whose config does not state it.
+
+    Returns:
+        The transforms in their order.
     """
     transforms = []
     for entry in pipeline:

@@ -15,6 +15,9 @@ def warp_image(image: NDArray[np.uint8], matrix: Matrix, size: tuple[int, int]) 
         image: Source; may be a view.
         matrix: Pixels of the source to pixels of the result.
         size: Height and width of the result.
+
+    Returns:
+        A fresh image of that size.
     """
     # OpenCV counts from pixel centres: its 0 is our 0.5. Without the shift everything moves by half a pixel per ratio.
     centres = translation(-0.5, -0.5) @ matrix @ translation(0.5, 0.5)
