@@ -7,7 +7,7 @@ from mmengine.model import is_model_wrapper
 from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch import Tensor, nn
 
-from ...registry import HOOKS
+from lucid.registry import HOOKS
 
 
 @HOOKS.register_module()

@@ -6,9 +6,9 @@ from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
-from ...registry import HOOKS
-from ..ema import ExponentialMovingAverage
-from ..optim_wrappers import OptimWrapper
+from lucid.engine.ema import ExponentialMovingAverage
+from lucid.engine.optim_wrappers import OptimWrapper
+from lucid.registry import HOOKS
 
 
 @HOOKS.register_module()

@@ -6,8 +6,8 @@ from typing import Any
 from mmengine.hooks import ParamSchedulerHook
 from mmengine.runner import Runner
 
-from ...registry import HOOKS
-from ..schedulers import WarmupLinearLR
+from lucid.engine.schedulers import WarmupLinearLR
+from lucid.registry import HOOKS
 
 
 @HOOKS.register_module()

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from ...registry import OPTIM_WRAPPERS
-from .optim_wrapper import OptimWrapper
+from lucid.engine.optim_wrappers.optim_wrapper import OptimWrapper
+from lucid.registry import OPTIM_WRAPPERS
 
 DTYPES = {'bfloat16': torch.bfloat16, 'float16': torch.float16}
 

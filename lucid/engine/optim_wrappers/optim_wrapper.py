@@ -8,8 +8,8 @@ from mmengine.optim import OptimWrapper as BaseOptimWrapper
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...registry import OPTIM_WRAPPERS
-from ..optimizers import DeviceOptimizer
+from lucid.engine.optimizers import DeviceOptimizer
+from lucid.registry import OPTIM_WRAPPERS
 
 _CLIP_KEYS = {'norm': {'max_norm', 'norm_type'}, 'value': {'clip_value'}}
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from .selection import undone_if
+from lucid.engine.optimizers.selection import undone_if
 
 Hyper = dict[str, Tensor]
 

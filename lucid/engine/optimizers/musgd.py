@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...registry import OPTIMIZERS
-from .device_optimizer import DeviceOptimizer, Hyper, cast, gradients
-from .newton_schulz import muon_directions
+from lucid.engine.optimizers.device_optimizer import DeviceOptimizer, Hyper, cast, gradients
+from lucid.engine.optimizers.newton_schulz import muon_directions
+from lucid.registry import OPTIMIZERS
 
 NS_DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16}
 

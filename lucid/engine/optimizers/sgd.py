@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...registry import OPTIMIZERS
-from .device_optimizer import DeviceOptimizer, Hyper, cast, gradients
+from lucid.engine.optimizers.device_optimizer import DeviceOptimizer, Hyper, cast, gradients
+from lucid.registry import OPTIMIZERS
 
 
 @OPTIMIZERS.register_module()

@@ -1,5 +1,5 @@
 """Schedulers of the learning rate."""
 
-from .warmup_linear import WarmupLinearLR
+from lucid.engine.schedulers.warmup_linear import WarmupLinearLR
 
 __all__ = ['WarmupLinearLR']

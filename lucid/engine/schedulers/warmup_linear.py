@@ -5,7 +5,7 @@ from typing import Any
 from mmengine.optim import BaseOptimWrapper, _ParamScheduler
 from torch.optim import Optimizer
 
-from ...registry import PARAM_SCHEDULERS
+from lucid.registry import PARAM_SCHEDULERS
 
 
 @PARAM_SCHEDULERS.register_module()

@@ -79,3 +79,14 @@ def test_strides_change_no_bit() -> None:
     assert not torch.equal(plain[0].as_strided((288,), (1,)), strided[0].as_strided((288,), (1,)))  # control
     for a, b in zip(*(muon_directions(t, steps=5, dtype=torch.float32) for t in (plain, strided)), strict=True):
         assert torch.equal(a, b)
+
+
+def test_the_127_matrices_of_scale_n_iterate_in_40_groups() -> None:
+    # 41 weight shapes, of which two are each other's transposed size.
+    from lucid.registry import MODELS
+
+    detector = MODELS.build({'type': 'YOLODetector', 'num_classes': 80})
+    matrices = [param for param in detector.network.parameters() if param.ndim >= 2]
+    assert len(matrices) == 127
+    assert len({tuple(param.shape) for param in matrices}) == 41
+    assert len(group_by_size(matrices)) == 40
