@@ -78,7 +78,7 @@ class ExponentialMovingAverage:
         """Exchange the model's values and the averages, in place; twice changes nothing, bit for bit."""
         self.bind()
         for shadow, live in self._pairs():
-            values = torch._foreach_clone(live)
+            values = [tensor.clone() for tensor in live]
             torch._foreach_copy_(live, shadow)
             torch._foreach_copy_(shadow, values)
         self.swapped = not self.swapped

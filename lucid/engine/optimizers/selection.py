@@ -20,12 +20,10 @@ def undone_if(condition: Tensor, tensors: Sequence[Tensor]) -> Iterator[None]:
     """
     by_size: dict[int, list[Tensor]] = defaultdict(list)
     for tensor in tensors:
-        size = tensor.element_size()
-        by_size[size].append(tensor.detach().view(_BITS[size]))
-    before = {size: torch._foreach_clone(after) for size, after in by_size.items()}
+        by_size[tensor.element_size()].append(tensor.detach().view(_BITS[tensor.element_size()]))
+    undo = {size: condition.to(_BITS[size]) for size in by_size}
+    kept = {size: torch._foreach_mul(bits, undo[size]) for size, bits in by_size.items()}
     yield
-    for size, after in by_size.items():
-        undo = condition.to(_BITS[size])
-        torch._foreach_mul_(before[size], undo)
-        torch._foreach_mul_(after, 1 - undo)
-        torch._foreach_add_(after, before[size])
+    for size, bits in by_size.items():
+        torch._foreach_mul_(bits, 1 - undo[size])
+        torch._foreach_add_(bits, kept[size])

@@ -11,6 +11,11 @@ from lucid.engine.optim_wrappers import AmpOptimWrapper, OptimWrapper
 from lucid.engine.optimizers import SGD, MuSGD
 
 
+@pytest.fixture(autouse=True)
+def deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, 'deterministic', True)
+
+
 def make_model(device: torch.device | str = 'cpu') -> nn.Module:
     torch.manual_seed(0)
     layers = [nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.SiLU(), nn.Flatten(), nn.Linear(8 * 36, 4)]
