@@ -1,7 +1,7 @@
 """Task-aligned assignment.
 
-Shape suffixes: B images, M boxes per image (capacity), A anchors, C classes, K anchors picked per box, P picks per image
-(M · K).
+Shape suffixes: B images, M boxes per image (capacity), A anchors, C classes, K anchors picked per box,
+P picks per image (M · K).
 """
 
 import math
