@@ -18,8 +18,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def two_threads() -> None:
+def full_precision_on_two_threads() -> None:
+    """Expected values are float32's; on CUDA torch convolves in TF32 unless told not to."""
     torch.set_num_threads(2)
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
 
 
 @pytest.fixture(params=['cpu', pytest.param('cuda', marks=pytest.mark.cuda)])
