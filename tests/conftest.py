@@ -48,8 +48,8 @@ def fresh_mmengine() -> Iterator[None]:
     from mmengine.visualization import Visualizer
 
     managers = (MessageHub, MMLogger, DefaultScope, Visualizer)
-    kept = [dict(manager._instance_dict) for manager in managers]
-    yield
-    for manager, instances in zip(managers, kept, strict=True):
+    for manager in managers:  # a fixture of wider scope may have left some
         manager._instance_dict.clear()
-        manager._instance_dict.update(instances)
+    yield
+    for manager in managers:
+        manager._instance_dict.clear()
