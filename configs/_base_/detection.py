@@ -6,7 +6,7 @@ model = dict(type='YOLODetector', scale='n')
 
 train_dataloader = dict(
     batch_size=16,
-    num_workers=4,
+    num_workers=8,
     persistent_workers=True,
     pin_memory=True,
     dataset=dict(
@@ -24,7 +24,7 @@ train_dataloader = dict(
 )
 val_dataloader = dict(
     batch_size=16,
-    num_workers=4,
+    num_workers=8,
     persistent_workers=True,
     pin_memory=True,
     dataset=dict(type='CocoDataset', split='val', pipeline=[dict(type='Letterbox')]),

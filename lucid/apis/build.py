@@ -118,7 +118,7 @@ def _fill_dataset(dataset: dict[str, Any], defaults: Mapping[str, Any]) -> None:
             _fill_dataset(item, defaults)
 
 
-def build_runner(cfg: Config, *, mode: Literal['train', 'test'], load_from: Path | None = None) -> Runner:
+def build_runner(cfg: Config, *, mode: Literal['train', 'test'], resume: Path | None = None) -> Runner:
     """Build data sets, loaders and runner of a completed config; nothing runs yet.
 
     ``model.num_classes`` and the metrics' annotation file are taken from the data where the config states none. The
@@ -128,7 +128,7 @@ def build_runner(cfg: Config, *, mode: Literal['train', 'test'], load_from: Path
         cfg: What ``complete`` returned; not changed.
         mode: ``'train'`` builds training and validation, ``'test'`` the test alone, on the validation set where the
             config has no test set.
-        load_from: Checkpoint to resume from.
+        resume: Checkpoint to go on from.
 
     Returns:
         A runner that has its model, its data and its hooks.
@@ -142,6 +142,7 @@ def build_runner(cfg: Config, *, mode: Literal['train', 'test'], load_from: Path
     seed = cfg.randomness['seed']
     parts: dict[str, Any] = {}
     if mode == 'train':
+        _require(cfg, 'train_dataloader', 'train_cfg', 'optim_wrapper')
         train = build_dataset(cfg.train_dataloader.dataset)
         classes = settle_classes(cfg, train)
         parts = {
@@ -157,15 +158,22 @@ def build_runner(cfg: Config, *, mode: Literal['train', 'test'], load_from: Path
             parts |= _evaluation(cfg, dataset, name='val', source='val', seed=seed)
     else:
         source = 'test' if cfg.get('test_dataloader') is not None else 'val'
-        if cfg.get(f'{source}_dataloader') is None:
-            raise ConfigError(f'{cfg.filename}: there is no val_dataloader to test on; add one, or a test_dataloader')
+        _require(cfg, f'{source}_dataloader')
         dataset = build_dataset(cfg[f'{source}_dataloader'].dataset)
         settle_classes(cfg, dataset)
         parts = _evaluation(cfg, dataset, name='test', source=source, seed=seed)
-    return _runner(cfg, parts, mode=mode, load_from=load_from)
+    try:
+        runner = _runner(cfg, parts, mode=mode, resume=resume)
+        if mode == 'train':
+            # Now, not in train(): what is wrong with their options is the config's fault.
+            _ = runner.train_loop, runner.val_loop
+            runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
+    except (ValueError, FileNotFoundError) as error:
+        raise ConfigError(str(error)) from error
+    return runner
 
 
-def _runner(cfg: Config, parts: dict[str, Any], *, mode: str, load_from: Path | None) -> Runner:
+def _runner(cfg: Config, parts: dict[str, Any], *, mode: str, resume: Path | None) -> Runner:
     stem = Path(cfg.filename or 'run').stem
     resolved = Config(cfg.to_dict(), cfg_text=cfg.text or stem, filename='config.py', format_python_code=False)
     hooks = dict(cfg.get('default_hooks') or {})
@@ -186,17 +194,25 @@ def _runner(cfg: Config, parts: dict[str, Any], *, mode: str, load_from: Path | 
         launcher=settled.get('launcher', 'none'),
         randomness=settled.randomness,
         default_hooks={name: hook for name, hook in hooks.items() if hook is not None or name in MMENGINE_HOOKS},
-        load_from=None if load_from is None else str(load_from),
-        resume=load_from is not None,
+        load_from=cfg.get('load_from') if resume is None else str(resume),
+        resume=resume is not None,
         # mmengine keeps hub, logger and scope by this name, for the whole process.
-        experiment_name=f'{stem}_{next(_numbers)}',
+        experiment_name=f'{cfg.get("experiment_name") or stem}_{next(_numbers)}',
         cfg=resolved,
         **options,
         **parts,
     )
 
 
+def _require(cfg: Config, *names: str) -> None:
+    """Raise ``ConfigError`` for the first of the top-level names that the config does not have."""
+    for name in names:
+        if cfg.get(name) is None:
+            raise ConfigError(f'{cfg.filename}: there is no {name}, which this needs; add it')
+
+
 def _evaluation(cfg: Config, dataset: Dataset, *, name: str, source: str, seed: int) -> dict[str, Any]:
+    _require(cfg, f'{source}_evaluator')
     evaluator = cfg[f'{source}_evaluator']
     for metric in evaluator if isinstance(evaluator, list | tuple) else [evaluator]:
         takes = signature_of(METRICS.get(metric['type'])).names

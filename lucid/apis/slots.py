@@ -9,6 +9,7 @@ from mmengine.dist import init_dist
 from mmengine.registry import Registry
 from mmengine.runner import Runner
 from mmengine.utils.dl_utils import set_multi_processing
+from torch.utils.data import DataLoader
 
 from lucid import registry as own
 
@@ -31,7 +32,6 @@ class Slot(NamedTuple):
 _LOOP = ('runner', 'dataloader')
 TOP_SLOTS: Mapping[str, Slot] = {
     'model': Slot(own.MODELS),
-    'data_preprocessor': Slot(own.MODELS),
     'train_cfg': Slot(own.LOOPS, 'EpochTrainLoop', ('by_epoch',), _LOOP),
     'val_cfg': Slot(own.LOOPS, 'ValLoop', (), (*_LOOP, 'evaluator')),
     'test_cfg': Slot(own.LOOPS, 'TestLoop', (), (*_LOOP, 'evaluator')),
@@ -46,7 +46,7 @@ TOP_SLOTS: Mapping[str, Slot] = {
 }
 HOOK_SLOT = TOP_SLOTS['custom_hooks']
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
-DATALOADER_MORE = ('dataset', 'sampler', 'batch_sampler', 'collate_fn', 'worker_init_fn')
+DATALOADER_BUILT = ('dataset', 'sampler', 'collate_fn')
 INNER_SLOTS: Mapping[str, Slot] = {
     'backbone': Slot(own.MODELS),
     'neck': Slot(own.MODELS),
@@ -59,9 +59,7 @@ INNER_SLOTS: Mapping[str, Slot] = {
     'pipeline': Slot(own.TRANSFORMS),
     'transforms': Slot(own.TRANSFORMS),
     'sampler': Slot(own.DATA_SAMPLERS, None, (), ('dataset',)),
-    'batch_sampler': Slot(own.DATA_SAMPLERS, None, (), ('sampler', 'batch_size')),
     'collate_fn': Slot(own.FUNCTIONS),
-    'worker_init_fn': Slot(own.FUNCTIONS),
     'optimizer': Slot(own.OPTIMIZERS, None, (), ('params',)),
     'metrics': Slot(own.METRICS),
     'vis_backends': Slot(own.VISBACKENDS),
@@ -96,8 +94,13 @@ MAPPINGS: Mapping[str, tuple[str, ...]] = {
     'env_cfg.dist_cfg': (*parameters_of(init_dist, without=('launcher',)), 'timeout'),
     'optim_wrapper.clip_grad': ('type', 'max_norm', 'norm_type', 'clip_value'),
 }
+# What lucid sets itself: batches come by batch_size, and workers and order by the run's seed.
+DATALOADER_KEYS = parameters_of(
+    DataLoader.__init__, without=('batch_sampler', 'worker_init_fn', 'generator', 'multiprocessing_context')
+)
 TOP_KEYS = (
-    *parameters_of(Runner.__init__, without=('cfg',)),
+    # Resuming is a flag of the tool, and the data preprocessor belongs to the model.
+    *parameters_of(Runner.__init__, without=('cfg', 'resume', 'data_preprocessor')),
     # Read by the runner from the config itself.
     *('model_wrapper_cfg', 'find_unused_parameters', 'sync_bn', 'compile', 'activation_checkpointing'),
     *('efficient_conv_bn_eval', 'custom_imports'),

@@ -6,6 +6,7 @@ from typing import Any
 from mmengine.config import Config
 
 from lucid.apis.build import build_runner, complete
+from lucid.apis.processes import joined
 from lucid.apis.signatures import signature_of
 from lucid.apis.validate import ConfigError
 from lucid.engine import checkpoint as files
@@ -46,14 +47,15 @@ def test(
     if show_dir is not None:
         hooks = cfg.setdefault('default_hooks', {})
         hooks['pictures'] = {**(hooks.get('pictures') or {'type': 'VisualizationHook'}), 'test_dir': str(show_dir)}
-    runner = build_runner(cfg, mode='test')
-    ours, theirs = list(getattr(runner._test_dataloader.dataset, 'classes', ())), list(content['meta']['classes'])
-    if ours != theirs:
-        raise CheckpointError(
-            f'{checkpoint} knows the classes {theirs}, the data has {ours}; test on data with the same classes'
-        )
-    files.load_weights(unwrapped(runner.model), content, weights)
-    return runner.test()
+    with joined(cfg):
+        runner = build_runner(cfg, mode='test')
+        ours, theirs = list(getattr(runner._test_dataloader.dataset, 'classes', ())), list(content['classes'])
+        if ours != theirs:
+            raise CheckpointError(
+                f'{checkpoint} knows the classes {theirs}, the data has {ours}; test on data with the same classes'
+            )
+        files.load_weights(unwrapped(runner.model), content, weights)
+        return runner.test()
 
 
 def _write_to(cfg: Config, key: str, out: str | Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from mmengine.config import Config
 
 from lucid.apis.build import build_runner, complete
+from lucid.apis.processes import joined
 from lucid.engine import checkpoint as files
 from lucid.engine.checkpoint import CheckpointError, plain
 from lucid.engine.loops import EpochTrainLoop, Stopped
@@ -53,11 +54,15 @@ def train(cfg: Config, *, resume: bool | str | Path = False) -> Runner:
         os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
     path = Path(cfg.work_dir, f'last{files.SUFFIX}') if resume is True else Path(resume) if resume else None
     content = None if path is None else files.load(path)
-    runner = build_runner(cfg, mode='train', load_from=path)
-    if content is not None:
-        check_resumable(content, runner, path=path)
-    with _stoppable(runner):
-        runner.train()
+    with joined(cfg):
+        runner = build_runner(cfg, mode='train', resume=path)
+        if content is not None:
+            check_resumable(content, runner, path=path)
+        try:
+            with _stoppable(runner):
+                runner.train()
+        finally:
+            runner.visualizer.close()  # the logger hook does so only after a training that ended well
     return runner
 
 
@@ -76,7 +81,7 @@ def check_resumable(checkpoint: dict[str, Any], runner: Runner, *, path: Path | 
     before = meta.get('cfg') or {}
     loader = runner._train_dataloader
     pairs = {
-        'classes': (list(meta.get('classes', ())), list(getattr(loader.dataset, 'classes', ()))),
+        'classes': (list(checkpoint.get('classes', ())), list(getattr(loader.dataset, 'classes', ()))),
         'randomness.seed': (meta.get('seed'), runner.seed),
         'batches per epoch': (meta.get('batches_per_epoch'), len(loader)),
     }

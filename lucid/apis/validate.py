@@ -6,13 +6,13 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.logging import print_log
 from mmengine.registry import Registry
-from torch.utils.data import DataLoader
 
 from lucid.apis.signatures import describe, matches, nearest, registered, signature_of
 from lucid.apis.slots import (
     ANYWHERE,
     AT_LEAST,
-    DATALOADER_MORE,
+    DATALOADER_BUILT,
+    DATALOADER_KEYS,
     DATALOADERS,
     DEFAULT_HOOKS,
     HOOK_SLOT,
@@ -144,12 +144,11 @@ class _Walk:
     def _dataloader(self, node: Any, path: Path) -> None:
         if not self._is_dict(node, path):
             return
-        signature = signature_of(DataLoader)
-        self._keys(node, path, 'a data loader', (*signature.names, *DATALOADER_MORE))
+        self._keys(node, path, 'a data loader', DATALOADER_KEYS)
         if 'dataset' not in node:
             self.problems.append(f'{_dotted(path)} has no dataset; add dataset=dict(type=...)')
         for key, value in node.items():
-            if key in DATALOADER_MORE:
+            if key in DATALOADER_BUILT:
                 self._values(value, (*path, key), INNER_SLOTS[key])
             else:
                 self._number(key, value, (*path, key))

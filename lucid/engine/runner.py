@@ -1,13 +1,12 @@
-"""mmengine's runner, able to train on several processes without CUDA, with a console that shows what a person reads."""
+"""mmengine's runner, with a console that shows what a person reads, and able to run distributed without CUDA."""
 
 import logging
 from typing import Any
 
 import torch
-from mmengine.dist import is_distributed
 from mmengine.logging import MMLogger
 from mmengine.runner import Runner as BaseRunner
-from torch import distributed, nn
+from torch import nn
 
 FILE_ONLY = ('_log_env', '__init__', 'wrap_model')
 
@@ -23,17 +22,11 @@ class _Brief(logging.Filter):
 
 
 class Runner(BaseRunner):
-    """mmengine's runner, with three differences.
+    """mmengine's runner, with two differences.
 
-    Without CUDA, several processes talk over gloo (mmengine picks a CUDA device unasked). Environment, config and the
-    order of hooks go to the log file only. A model on the CPU is wrapped without device ids.
+    Environment, config and the order of hooks go to the log file only. Without CUDA a model is made distributed without
+    device ids, which torch refuses on a CPU.
     """
-
-    def setup_env(self, env_cfg: dict[str, Any]) -> None:
-        """Start the process group if there is none, then mmengine's set-up."""
-        if self.distributed and not is_distributed() and not torch.cuda.is_available():
-            distributed.init_process_group('gloo')
-        super().setup_env(env_cfg)
 
     def build_logger(self, log_level: int | str = 'INFO', log_file: str | None = None, **options: Any) -> MMLogger:
         """Build the logger of this run; its console part is brief."""

@@ -193,7 +193,6 @@ class TestCheckResumable:
     def meta(self, runner: SimpleNamespace) -> dict[str, Any]:
         return {
             'cfg': runner.cfg.to_dict(),
-            'classes': ['a', 'b'],
             'seed': 0,
             'batches_per_epoch': 5,
             'epoch': 2,
@@ -201,16 +200,15 @@ class TestCheckResumable:
         }
 
     def test_the_same_run_goes_on(self, runner: SimpleNamespace, meta: dict[str, Any]) -> None:
-        check_resumable({'meta': meta}, runner)
+        check_resumable({'classes': ['a', 'b'], 'meta': meta}, runner)
 
     def test_another_learning_rate_goes_on(self, runner: SimpleNamespace, meta: dict[str, Any]) -> None:
         runner.cfg.optim_wrapper.optimizer.lr = 0.02
-        check_resumable({'meta': meta}, runner)
+        check_resumable({'classes': ['a', 'b'], 'meta': meta}, runner)
 
     @pytest.mark.parametrize(
         ('change', 'message'),
         [
-            ({'classes': ['a', 'c']}, r"classes is \['a', 'c'\] there and \['a', 'b'\] here"),
             ({'seed': 7}, r'randomness\.seed is 7 there and 0 here'),
             ({'batches_per_epoch': 10}, 'batches per epoch is 10 there and 5 here'),
             ({'epoch': 4}, r'finished run of 4 epochs; raise train_cfg\.max_epochs'),
@@ -220,7 +218,7 @@ class TestCheckResumable:
         self, runner: SimpleNamespace, meta: dict[str, Any], change: dict[str, Any], message: str
     ) -> None:
         with pytest.raises(CheckpointError, match=message):
-            check_resumable({'meta': {**meta, **change}}, runner, path=Path('last.pth'))
+            check_resumable({'classes': ['a', 'b'], 'meta': {**meta, **change}}, runner, path=Path('last.pth'))
 
     @pytest.mark.parametrize(
         ('place', 'value', 'message'),
@@ -235,13 +233,17 @@ class TestCheckResumable:
     ) -> None:
         runner.cfg.merge_from_dict({place: value})
         with pytest.raises(CheckpointError, match=message):
-            check_resumable({'meta': meta}, runner, path=Path('last.pth'))
+            check_resumable({'classes': ['a', 'b'], 'meta': meta}, runner, path=Path('last.pth'))
+
+    def test_other_classes_are_refused(self, runner: SimpleNamespace, meta: dict[str, Any]) -> None:
+        with pytest.raises(CheckpointError, match=r"classes is \['a', 'c'\] there and \['a', 'b'\] here"):
+            check_resumable({'classes': ['a', 'c'], 'meta': meta}, runner, path=Path('last.pth'))
 
     def test_a_longer_run_goes_on_with_a_warning(
         self, runner: SimpleNamespace, meta: dict[str, Any], caplog: pytest.LogCaptureFixture
     ) -> None:
         runner.cfg.train_cfg.max_epochs = 8
-        check_resumable({'meta': {**meta, 'epoch': 4}}, runner)
+        check_resumable({'classes': ['a', 'b'], 'meta': {**meta, 'epoch': 4}}, runner)
         assert 'max_epochs was 4 and is 8' in caplog.text
 
 

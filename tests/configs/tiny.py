@@ -5,7 +5,7 @@ data_root = 'data/tiny'
 image_size = 64
 
 train_cfg = dict(max_epochs=2, val_interval=2)
-optim_wrapper = dict(optimizer=dict(type='SGD', lr=1e-3, momentum=0.9, weight_decay=0.0))
+optim_wrapper = dict(optimizer=dict(type='SGD', lr=1e-3, momentum=0.9))
 param_scheduler = dict(warmup_epochs=1.0)
 train_dataloader = dict(batch_size=4, num_workers=0, dataset=dict(type='ShapesDataset', num_images=20))
 val_dataloader = dict(batch_size=4, num_workers=0, dataset=dict(type='ShapesDataset', num_images=8))

@@ -169,13 +169,12 @@ class CheckpointHook(Hook):
             'best_epoch': self.best_epoch,
             'seed': runner.seed,
             'time': time.strftime('%Y-%m-%d %H:%M:%S'),
-            'classes': list(getattr(dataset, 'classes', ())),
             'cfg': files.plain(runner.cfg.to_dict(), 'config'),
             'environment': environment(),
         }
         content: dict[str, Any] = {
             'meta': meta,
-            'classes': meta['classes'],
+            'classes': list(getattr(dataset, 'classes', ())),
             'state_dict': unwrapped(runner.model).state_dict(),
             'optimizer': runner.optim_wrapper.state_dict(),
             'param_schedulers': [scheduler.state_dict() for scheduler in runner.param_schedulers or ()],

@@ -16,7 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from lucid.engine.hooks.checkpoint import CheckpointHook
 from lucid.registry import HOOKS
 
-SHOWN = ('loss', 'loss_box', 'loss_cls', 'loss_l1')
+TERMS = ('loss_box', 'loss_cls', 'loss_l1')
+WIDE = 120  # columns from which on the terms of the loss are shown
 REFRESH = 0.2  # seconds
 
 
@@ -116,7 +117,7 @@ class ProgressHook(Hook):
             return
         columns = (
             TextColumn('{task.description}'),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=16),
             MofNCompleteColumn(),
             TextColumn('{task.fields[status]}'),
         )
@@ -144,17 +145,19 @@ class ProgressHook(Hook):
         self._progress.update(self._task, completed=batch_idx + 1)
         if time.monotonic() - self._drawn > REFRESH:
             self._drawn = time.monotonic()
-            self._progress.update(self._task, status=status(runner) if mode == 'train' else '')
+            text = status(runner, terms=self._progress.console.width >= WIDE) if mode == 'train' else ''
+            self._progress.update(self._task, status=text)
             self._progress.refresh()
 
 
-def status(runner: Runner) -> str:
-    """Return losses, learning rate, speed and remaining time as of the last logging iteration."""
+def status(runner: Runner, *, terms: bool) -> str:
+    """Return loss, its terms at will, learning rate, speed and remaining time as of the last logging iteration."""
     hub = runner.message_hub
     values = {
         key.removeprefix('train/'): buffer.current() for key, buffer in hub.log_scalars.items() if 'train/' in key
     }
-    parts = [f'{name.removeprefix("loss_")} {values[name]:.3f}' for name in SHOWN if name in values]
+    names = ('loss', *(TERMS if terms else ()))
+    parts = [f'{name.removeprefix("loss_")} {values[name]:.3f}' for name in names if name in values]
     if 'lr' in values:
         parts.append(f'lr {values["lr"]:.2e}')
     if 'img_s' in values:

@@ -72,7 +72,7 @@ class EpochTrainLoop(EpochBasedTrainLoop):
         """
         try:
             self.runner.call_hook('before_train')
-            if self.validation_pending:
+            if self.validation_pending and self.runner.val_loop is not None:
                 self._validate()
             while self._epoch < self._max_epochs and not self.stop_training:
                 self.run_epoch()
