@@ -144,9 +144,7 @@ def make_scene(
         boxes += torch.rand(boxes.shape, generator=generator)
     valid = integers(0, 4, batch, capacity) > 0
     valid[-1] &= seed % 2 == 0  # every second batch has an image without boxes
-    targets = Targets(
-        torch.where(valid.unsqueeze(-1), boxes, 0.0), torch.where(valid, labels, 0), valid
-    )
+    targets = Targets(torch.where(valid.unsqueeze(-1), boxes, 0.0), torch.where(valid, labels, 0), valid)
     return RawOutputs(*(tensor.to(dtype) for tensor in outputs)), targets, grid
 
 
