@@ -5,7 +5,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from lucid.apis import CheckpointError, ConfigError, load_config, override, test
+from lucid.apis import CheckpointError, ConfigError, ImageError, load_config, override, test
 from lucid.apis.options import OptionsAction
 
 EXAMPLES = """examples:
@@ -40,7 +40,7 @@ def main() -> int:
     try:
         cfg = override(load_config(args.config, args.cfg_options), work_dir=args.work_dir, launcher=args.launcher)
         test(cfg, args.checkpoint, weights=args.weights, out=args.out, show_dir=args.show_dir)
-    except (ConfigError, CheckpointError, FileNotFoundError) as error:
+    except (ConfigError, CheckpointError, ImageError, FileNotFoundError) as error:
         print(f'error: {error}', file=sys.stderr)
         return 2
     return 0

@@ -5,11 +5,13 @@ from lucid.apis.inference import TrainedDetector, inference_detector, init_detec
 from lucid.apis.test import test
 from lucid.apis.train import Interrupted, train
 from lucid.apis.validate import ConfigError, validate
+from lucid.datasets import ImageError
 from lucid.engine.checkpoint import CheckpointError
 
 __all__ = [
     'CheckpointError',
     'ConfigError',
+    'ImageError',
     'Interrupted',
     'TrainedDetector',
     'build_runner',

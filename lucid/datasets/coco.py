@@ -61,8 +61,9 @@ class CocoDataset(Dataset[Sample]):
         pipeline: Configs of transforms, applied in turn.
         targets: Kinds to load: boxes, polygons, rboxes, keypoints; boxes are always loaded.
         seed: What the transforms' draws depend on, next to epoch and index.
-        on_bad: What to do about bad annotations and images: ``'error'``, ``'skip_box'`` or ``'skip_image'``. The last
-            decodes every image once at the start; the others meet a truncated image when they read it.
+        on_bad: What to do about bad annotations and images: ``'error'``, ``'skip_box'`` or ``'skip_image'``. All
+            find missing, empty, truncated and wrongly sized images at the start; the last decodes every image for it,
+            the others meet damage in the middle of a file when they read it.
         cache_mb: Megabytes of decoded images to keep in memory.
 
     Raises:

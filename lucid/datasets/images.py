@@ -8,11 +8,14 @@ from pathlib import Path
 import cv2
 import mmcv
 import numpy as np
+import PIL.Image
 from numpy.typing import NDArray
 
 Image = NDArray[np.uint8]
 READERS = 8
 """Threads that decode ahead of training; OpenCV releases the interpreter while it decodes."""
+ENDS = {'JPEG': b'\xff\xd9', 'PNG': b'\0\0\0\0IEND\xaeB\x60\x82'}
+"""What a whole file ends with."""
 
 
 class ImageError(ValueError):
@@ -21,9 +24,10 @@ class ImageError(ValueError):
     kind: one word for counting: missing_image, empty_file, broken_image, wrong_size
     """
 
-    # The message alone must do: that is how torch makes a loader worker's exception again in the main process.
+    # The message alone must do: that is how torch makes a loader worker's exception again in the main process. What it
+    # then gives is the worker's whole traceback, which ends with the message.
     def __init__(self, message: str, *, kind: str = 'broken_image') -> None:
-        super().__init__(message)
+        super().__init__(message.rpartition('ImageError: ')[2].rstrip())
         self.kind = kind
 
 
@@ -65,6 +69,32 @@ def read_image(path: str | Path, *, size: tuple[int, int] | None = None) -> Imag
     return image
 
 
+def check_image(path: str | Path, *, size: tuple[int, int]) -> None:
+    """Find out whether ``read_image`` would read a file, from its header and its end.
+
+    A JPEG or PNG with the right size in its header and the right end is taken to be fine: damage between them shows
+    only when it is read. Everything else is decoded.
+
+    Args:
+        path: An image file.
+        size: Height and width that it must have.
+
+    Raises:
+        ImageError: As ``read_image``.
+    """
+    try:
+        with Path(path).open('rb') as file:
+            with PIL.Image.open(file) as header:
+                fits, end = header.size[::-1] == size, ENDS.get(header.format or '')
+            if fits and end is not None:
+                file.seek(-len(end), os.SEEK_END)
+                if file.read() == end:
+                    return
+    except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError):
+        pass  # missing, no image, or one that only OpenCV knows: the reader says which
+    read_image(path, size=size)
+
+
 class ImageStore:
     """The image files of a data set, some of them kept decoded.
 
@@ -99,23 +129,23 @@ class ImageStore:
         """What is wrong with the files, by index.
 
         Args:
-            decode: Whether to decode every image; else only missing and empty files are found.
+            decode: Whether to decode every image; else header and end of the file must do, as ``check_image`` says.
 
         Returns:
             An error for each bad image.
         """
 
         def error_of(index: int) -> ImageError | None:
-            path = self.files[index]
             try:
                 if decode:
                     self.read(index)
-                elif not os.path.isfile(path) or not os.path.getsize(path):
-                    read_image(path)
+                else:
+                    height, width = self.sizes[index].tolist()
+                    check_image(str(self.files[index]), size=(height, width))
             except ImageError as error:
                 return error
             return None
 
         with ThreadPoolExecutor(READERS) as pool:
-            found = (pool.map if decode else map)(error_of, range(len(self.files)))
+            found = pool.map(error_of, range(len(self.files)))
             return {index: error for index, error in enumerate(found) if error}

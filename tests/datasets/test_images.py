@@ -1,11 +1,13 @@
 import re
+from functools import partial
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from torch._utils import ExceptionWrapper
 
-from lucid.datasets.images import ImageError, ImageStore, read_image
+from lucid.datasets.images import ImageError, ImageStore, check_image, read_image
 
 
 @pytest.fixture
@@ -52,9 +54,38 @@ def test_a_truncated_file_is_refused_by_name(tmp_path, cut, suffix):
     read_image(path)
     # A PNG ends with 12 bytes that hold no pixels.
     path.write_bytes(path.read_bytes()[: -cut - (12 if suffix == 'png' else 0)])
-    with pytest.raises(ImageError, match=re.escape(str(path)) + '.*truncated.*restore') as caught:
-        read_image(path)
-    assert caught.value.kind == 'broken_image'
+    for look in (read_image, partial(check_image, size=(40, 40))):
+        with pytest.raises(ImageError, match=re.escape(str(path)) + '.*truncated.*restore') as caught:
+            look(path)
+        assert caught.value.kind == 'broken_image'
+
+
+def test_a_check_decodes_only_what_header_and_end_leave_open(tmp_path, picture, monkeypatch):
+    image = cv2.imread(str(picture))
+    whole = {'a.png': b'', 'padded.jpg': b'\0\0', 'a.bmp': b''}
+    for name, more in whole.items():
+        cv2.imwrite(str(tmp_path / name), image)
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes() + more)
+    decoded = []
+    monkeypatch.setattr(
+        'lucid.datasets.images.read_image', lambda path, size: decoded.append((path.name, read_image(path, size=size)))
+    )
+    for path in (picture, with_orientation(picture, 6), *(tmp_path / name for name in whole)):
+        check_image(path, size=(20, 30))
+    check_image(with_orientation(picture, 6), size=(30, 20))
+    assert [name for name, _ in decoded] == ['padded.jpg', 'a.bmp', 'turned6.jpg']
+    with pytest.raises(ImageError, match='30x20 pixels, the annotations say 20x30'):
+        check_image(picture, size=(30, 20))
+
+
+def test_an_error_from_a_loader_worker_has_no_traceback_in_it():
+    try:
+        raise ImageError('/data/odd: name.jpg: cannot be read; restore it', kind='missing_image')
+    except ImageError:
+        wrapper = ExceptionWrapper(where='in DataLoader worker process 0')
+    with pytest.raises(ImageError) as caught:
+        wrapper.reraise()
+    assert str(caught.value) == '/data/odd: name.jpg: cannot be read; restore it'
 
 
 def test_other_bad_files_are_refused_by_name_and_kind(tmp_path, picture):

@@ -1,7 +1,10 @@
 import runpy
+import shutil
 import sys
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 
 from lucid import apis
@@ -16,14 +19,21 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return runpy.run_path(str(TOOL))['main']()
 
 
+@pytest.fixture(scope='module')
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a trained checkpoint, best.pth, and its data, shapes/."""
+    folder = tmp_path_factory.mktemp('run')
+    options = {'data_root': str(folder / 'shapes'), 'train_cfg.max_epochs': 1}
+    apis.train(apis.override(apis.load_config(TINY, options), work_dir=folder))
+    return folder
+
+
 def test_it_evaluates_and_writes_and_returns_zero(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path, run: Path
 ) -> None:
-    data = f'data_root={tmp_path / "shapes"}'
-    options = {'data_root': str(tmp_path / 'shapes'), 'train_cfg.max_epochs': 1}
-    apis.train(apis.override(apis.load_config(TINY, options), work_dir=tmp_path))
+    data = f'data_root={run / "shapes"}'
     flags = ['--work-dir', str(tmp_path / 'test'), '--out', str(tmp_path / 'o.json'), '--show-dir', str(tmp_path / 's')]
-    assert call(monkeypatch, str(TINY), str(tmp_path / 'best.pth'), *flags, '--cfg-options', data) == 0
+    assert call(monkeypatch, str(TINY), str(run / 'best.pth'), *flags, '--cfg-options', data) == 0
     assert (tmp_path / 'o.json').is_file()
     assert len(list((tmp_path / 's').iterdir())) == 8
     assert 'coco/mAP50' in capsys.readouterr().out
@@ -32,3 +42,18 @@ def test_it_evaluates_and_writes_and_returns_zero(
 def test_a_missing_checkpoint_is_one_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     assert call(monkeypatch, str(TINY), 'nowhere.pth') == 2
     assert capsys.readouterr().err.startswith('error: no checkpoint at nowhere.pth')
+
+
+def test_an_image_damaged_in_the_middle_is_one_message_even_from_a_worker(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path, run: Path
+) -> None:
+    """Its header and its end are right, so that only reading it shows the damage."""
+    shutil.copytree(run / 'shapes', tmp_path / 'shapes')
+    file = sorted((tmp_path / 'shapes').rglob('*.jpg'))[-1]
+    size = cv2.imread(str(file)).shape
+    png = cv2.imencode('.png', np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8))[1].tobytes()
+    file.write_bytes(png[:200] + b'damage' + png[206:])
+    data = [f'data_root={tmp_path / "shapes"}', 'val_dataloader.num_workers=1']
+    flags = ['--work-dir', str(tmp_path / 'test'), '--cfg-options', *data]
+    assert call(monkeypatch, str(TINY), str(run / 'best.pth'), *flags) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f'error: {file}: ')
