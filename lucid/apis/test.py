@@ -11,7 +11,7 @@ from lucid.apis.signatures import signature_of
 from lucid.apis.validate import ConfigError
 from lucid.engine import checkpoint as files
 from lucid.engine.checkpoint import CheckpointError, Weights
-from lucid.engine.hooks.checkpoint import unwrapped
+from lucid.engine.distributed import unwrapped
 from lucid.registry import METRICS
 
 

@@ -1,12 +1,16 @@
 """mmengine's runner, with a console that shows what a person reads, and able to run distributed without CUDA."""
 
 import logging
+import os
 from typing import Any
 
 import torch
 from mmengine.logging import MMLogger
 from mmengine.runner import Runner as BaseRunner
 from torch import nn
+
+from lucid.engine.distributed import DistributedModel
+from lucid.registry import MODEL_WRAPPERS, SCOPE
 
 FILE_ONLY = ('_log_env', '__init__', 'wrap_model')
 
@@ -24,8 +28,8 @@ class _Brief(logging.Filter):
 class Runner(BaseRunner):
     """mmengine's runner, with two differences.
 
-    Environment, config and the order of hooks go to the log file only. Without CUDA a model is made distributed without
-    device ids, which torch refuses on a CPU.
+    Environment, config and the order of hooks go to the log file only. A model is made distributed by
+    ``DistributedModel`` where the config names no other wrapper, on a CPU too.
     """
 
     def build_logger(self, log_level: int | str = 'INFO', log_file: str | None = None, **options: Any) -> MMLogger:
@@ -38,11 +42,12 @@ class Runner(BaseRunner):
 
     def wrap_model(self, model_wrapper_cfg: dict[str, Any] | None, model: nn.Module) -> nn.Module:
         """Move the model to its device and make it distributed where the run is."""
-        if self.distributed and model_wrapper_cfg is None and not torch.cuda.is_available():
-            model_wrapper_cfg = {
-                'type': 'MMDistributedDataParallel',
-                'device_ids': None,
-                'broadcast_buffers': False,
-                'find_unused_parameters': self.cfg.get('find_unused_parameters', False),
-            }
+        if self.distributed:
+            model_wrapper_cfg = dict(model_wrapper_cfg or {})
+            name = model_wrapper_cfg.setdefault('type', DistributedModel.__name__)
+            if name in MODEL_WRAPPERS.module_dict:  # mmengine looks in its own registry, without the default scope
+                model_wrapper_cfg['type'] = f'{SCOPE}.{name}'
+            model_wrapper_cfg.setdefault('find_unused_parameters', self.cfg.get('find_unused_parameters', False))
+            device_ids = [int(os.environ['LOCAL_RANK'])] if torch.cuda.is_available() else None
+            model_wrapper_cfg.setdefault('device_ids', device_ids)
         return super().wrap_model(model_wrapper_cfg, model)

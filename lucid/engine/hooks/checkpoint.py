@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
-from torch import nn
 
 from lucid.engine import checkpoint as files
+from lucid.engine.distributed import synchronise, unwrapped
 from lucid.engine.environment import environment
 from lucid.engine.generators import random_state, restore_random_state
 from lucid.registry import HOOKS
@@ -130,7 +129,7 @@ class CheckpointHook(Hook):
         return True
 
     def write(self, runner: Runner, *, epoch: int, iteration: int, pending: bool = False) -> None:
-        """Write ``last`` on the first process, keeping the one before it as ``previous``.
+        """Write ``last`` on the first process, every one of which calls this, keeping the one before it as ``previous``.
 
         Args:
             runner: The runner.
@@ -138,6 +137,7 @@ class CheckpointHook(Hook):
             iteration: Iterations done.
             pending: The epoch's validation is still to come.
         """
+        synchronise(runner)
         if runner.rank != 0:
             return
         content = self.collect(runner, epoch=epoch, iteration=iteration, pending=pending)
@@ -191,10 +191,3 @@ class CheckpointHook(Hook):
         if self.max_keep_ckpts > 0:
             for old in range(epoch - self.max_keep_ckpts * self.interval, 0, -self.interval):
                 self.path(runner, f'epoch_{old}').unlink(missing_ok=True)
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model inside a distributed wrapper, or the model itself."""
-    inner = model.module if is_model_wrapper(model) else model
-    assert isinstance(inner, nn.Module)
-    return inner

@@ -3,9 +3,10 @@
 from typing import Any
 
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
+from mmengine.dist import all_reduce_params
 from mmengine.runner import Runner
 
+from lucid.engine.distributed import buffer_names, unwrapped
 from lucid.engine.ema import ExponentialMovingAverage
 from lucid.engine.optim_wrappers import OptimWrapper
 from lucid.registry import HOOKS
@@ -62,8 +63,7 @@ class EMAHook(Hook):
                 "with default_scope='lucid'"
             )
         if self.ema is None:
-            model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-            self.ema = ExponentialMovingAverage(model, decay=self.decay, warmup=self.warmup)
+            self.ema = ExponentialMovingAverage(unwrapped(runner.model), decay=self.decay, warmup=self.warmup)
         self.restore(runner)
         if self._resumed is not None:
             self.ema.load_state_dict(self._resumed)
@@ -127,6 +127,16 @@ class EMAHook(Hook):
     undo_val = restore
     undo_test = restore
     close = restore
+
+    def synchronise(self, runner: Runner) -> None:
+        """Give all processes the mean of their averages of buffers; those of parameters are equal already.
+
+        Args:
+            runner: The runner.
+        """
+        if self.ema is not None:
+            shadow = self.ema.shadow
+            all_reduce_params([shadow[name] for name in buffer_names(self.ema.model)], op='mean')
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         """Add the averages.

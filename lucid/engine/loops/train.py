@@ -9,6 +9,7 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch import nn
 from torch.utils.data import DataLoader
 
+from lucid.engine.distributed import synchronise
 from lucid.registry import LOOPS
 
 
@@ -86,6 +87,7 @@ class EpochTrainLoop(EpochBasedTrainLoop):
         return self.runner.model
 
     def _validate(self) -> None:
+        synchronise(self.runner)
         self.runner.val_loop.run()
         self.validation_pending = False
 
