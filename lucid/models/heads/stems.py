@@ -55,9 +55,8 @@ def init_class_prior(stems: nn.ModuleList, *, prior: float = 0.01) -> None:
 def init_box_prior(stems: nn.ModuleList, *, distance: float = 2.0) -> None:
     """Set the final biases so that every anchor starts with a box of ``distance`` strides to each side.
 
-    From zero, half of the boxes start inverted, get no gradient from their overlap, and cost the first epochs: over
-    512 steps of ``configs/yolo_capture.py`` on an H200 mAP50 rose from 0.55 to 0.60 with this start, from 0.30 to 0.35
-    with the published gains.
+    From zero, half of the boxes start inverted and get no gradient from their overlap. The start is this project's
+    choice, not the paper's: docs/records/2026-11-29-shapes.md has runs with both.
     """
     for stem in stems:
         *_, final = stem.children()
