@@ -45,11 +45,13 @@ def main() -> int:
         parser.error(NO_CHECKPOINT)
     if args.batch_size < 1:
         parser.error(f'--batch-size {args.batch_size}: give 1 or more')
+    if not 0 <= args.score <= 1:
+        parser.error(f'--score {args.score:g}: give a number from 0 to 1')
     try:
         files = find_image_files(args.images)
         detector = init_detector(args.checkpoint, config=args.config, device=args.device, weights=args.weights)
         result = predict_files(detector, files, args.out, score_threshold=args.score, batch_size=args.batch_size)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError) as error:
         parser.exit(2, f'{parser.prog}: error: {error}\n')
     return 1 if result.unreadable else 0
 

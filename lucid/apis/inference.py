@@ -121,6 +121,8 @@ def _device(name: str | torch.device | None) -> torch.device:
         device = torch.device(name if name is not None else 'cuda' if cards else 'cpu')
     except RuntimeError as error:
         raise ValueError(f'device {name!r} does not exist; use cpu, cuda or cuda:N') from error
+    if device.type not in ('cpu', 'cuda'):
+        raise ValueError(f'device {name!r} is none that lucid runs on; use cpu, cuda or cuda:N')
     if device.type == 'cuda' and (device.index or 0) >= cards:
         raise ValueError(f'device {name!r} is not there: this machine has {cards} CUDA cards; use cpu')
     return device

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import cv2
 import mmcv
 import numpy as np
 from rich.console import Console
@@ -16,6 +17,7 @@ from rich.table import Table
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from lucid.apis.inference import TrainedDetector, inference_detector
+from lucid.apis.outputs import folder_problem
 from lucid.datasets import ImageError, read_image
 from lucid.structures.detections import Prediction
 from lucid.visualization import draw_boxes
@@ -77,8 +79,8 @@ def predict_files(
 ) -> PredictedFiles:
     """Detect objects in image files; write drawn pictures and ``predictions.json`` into a folder, and print a table.
 
-    A file that cannot be read is skipped and named. A picture keeps the name of its image; where two images have the
-    same name, the second one's gets a number.
+    A file that cannot be read is skipped and named. A picture keeps the name of its image, with ``.png`` added
+    where no picture can be written by that name; where two images have the same name, the second one's gets a number.
 
     Args:
         detector: What ``init_detector`` returned.
@@ -92,9 +94,11 @@ def predict_files(
         What was found and what could not be read.
 
     Raises:
-        ValueError: A picture would overwrite one of ``files``.
+        ValueError: A picture would overwrite one of ``files``, or ``out`` can be no folder.
     """
     out, console = Path(out), console or Console()
+    if problem := folder_problem(out):
+        raise ValueError(f'results cannot go to {out}: {problem}')
     pictures = _pictures(files, out)
     out.mkdir(parents=True, exist_ok=True)
     records: list[dict[str, Any]] = []
@@ -132,10 +136,12 @@ def _pictures(files: Sequence[Path], out: Path) -> dict[Path, Path]:
     pictures: dict[Path, Path] = {}
     taken: set[str] = set()
     for file in files:
-        name, number = file.name, 0
+        # OpenCV reads more formats than it writes, and goes by the name when it writes.
+        stem, suffix = (file.stem, file.suffix) if cv2.haveImageWriter(file.name) else (file.name, '.png')
+        name, number = f'{stem}{suffix}', 0
         while name.lower() in taken:
             number += 1
-            name = f'{file.stem}_{number}{file.suffix}'
+            name = f'{stem}_{number}{suffix}'
         taken.add(name.lower())
         pictures[file] = out / name
     sources = {file.resolve() for file in files}

@@ -98,12 +98,12 @@ def describe(hint: Any) -> str:
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return a hint that names the valid name most like ``name``, or all of them if none is like it."""
+    """Return a hint that names the valid name most like ``name``, else all there are, if any."""
     names = sorted(set(valid))
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if close:
         return f"did you mean '{close[0]}'?"
-    return f'use one of: {", ".join(names)}' if names else 'it takes no key: remove it'
+    return f'use one of: {", ".join(names)}' if names else 'there is nothing to choose from: correct or remove it'
 
 
 def registered(registry: Registry) -> list[str]:

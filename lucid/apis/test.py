@@ -6,6 +6,7 @@ from typing import Any
 from mmengine.config import Config
 
 from lucid.apis.build import build_runner, complete
+from lucid.apis.outputs import file_problem, folder_problem
 from lucid.apis.processes import joined
 from lucid.apis.signatures import signature_of
 from lucid.apis.validate import ConfigError
@@ -36,12 +37,16 @@ def test(
         The metrics by name.
 
     Raises:
-        ConfigError: The config cannot be meant, or its data is missing or disagrees with it.
+        ConfigError: The config cannot be meant, its data is missing or disagrees with it, or there is no writing to
+            ``out`` or ``show_dir``.
         CheckpointError: The checkpoint is damaged, or belongs to another model or other classes.
     """
     content = files.load(checkpoint)
     cfg = complete(cfg)
     source = 'test' if cfg.get('test_dataloader') is not None else 'val'
+    problems = (out is not None and file_problem(out)) or (show_dir is not None and folder_problem(show_dir))
+    if problems:
+        raise ConfigError(problems)
     if out is not None:
         _write_to(cfg, f'{source}_evaluator', out)
     if show_dir is not None:
@@ -60,6 +65,8 @@ def test(
 
 def _write_to(cfg: Config, key: str, out: str | Path) -> None:
     """Set ``outfile`` of each metric that has one."""
+    if cfg.get(key) is None:
+        raise ConfigError(f'{cfg.filename}: there is no {key}, which this needs; add it')
     evaluator = cfg[key]
     metrics = evaluator if isinstance(evaluator, list | tuple) else [evaluator]
     able = [metric for metric in metrics if 'outfile' in signature_of(METRICS.get(metric['type'])).names]

@@ -7,6 +7,7 @@ from mmengine.config import Config
 from mmengine.logging import print_log
 from mmengine.registry import Registry
 
+from lucid.apis.outputs import folder_problem
 from lucid.apis.signatures import describe, matches, nearest, registered, signature_of
 from lucid.apis.slots import (
     ANYWHERE,
@@ -83,6 +84,8 @@ class _Walk:
             else:
                 self._number(key, value, (key,))
         self._image_size(cfg.get('image_size'))
+        if cfg.get('work_dir') is not None and (problem := folder_problem(cfg['work_dir'])):
+            self.problems.append(f'work_dir is {cfg["work_dir"]!r}, but {problem}')
         if cfg.get('launcher', 'none') not in ('none', 'pytorch'):
             self.problems.append(f"launcher is {cfg['launcher']!r}; use 'none' or 'pytorch'")
 

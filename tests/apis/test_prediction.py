@@ -114,6 +114,16 @@ def test_images_of_one_name_keep_a_picture_each(tmp_path, detector, console):
     ]
 
 
+def test_a_picture_whose_name_says_no_format_is_a_png(tmp_path, detector, console):
+    photo(tmp_path / 'in.png')
+    files = [(tmp_path / 'in.png').rename(tmp_path / name) for name in ('scan',)] + [photo(tmp_path / 'scan.png')]
+    files.append(photo(tmp_path / 'x.png').rename(tmp_path / 'frame.0001'))
+    result = predict_files(detector, files, tmp_path / 'out', console=console)
+    names = ['scan.png', 'scan_1.png', 'frame.0001.png']
+    assert [record['picture'] for record in result.records] == [str(tmp_path / 'out' / name) for name in names]
+    assert all(mmcv.imread(record['picture']).shape == (60, 80, 3) for record in result.records)
+
+
 def test_no_image_is_overwritten_by_its_picture(tmp_path, detector, console):
     file = photo(tmp_path / 'a.png')
     before = file.read_bytes()

@@ -85,7 +85,7 @@ def test_types_are_named_as_a_reader_would() -> None:
 def test_the_nearest_name_is_suggested_and_otherwise_all() -> None:
     assert nearest('batchsize', ['batch_size', 'num_workers']) == "did you mean 'batch_size'?"
     assert nearest('zzz', ['b', 'a']) == 'use one of: a, b'
-    assert nearest('zzz', []) == 'it takes no key: remove it'
+    assert nearest('zzz', []) == 'there is nothing to choose from: correct or remove it'
 
 
 def test_names_of_a_registry_include_its_parents() -> None:

@@ -86,6 +86,11 @@ def test_an_unreadable_file_does_not_stop_the_others_and_shows_in_the_exit_code(
         (('a.png', '--checkpoint', 'none.pth'), 'none.pth'),
         (('a.png', '--checkpoint', 'best.pth', '--device', 'cuda:99'), 'cuda:99'),
         (('a.png', '--checkpoint', 'best.pth', '--batch-size', '0'), '--batch-size 0'),
+        (('a.png', '--checkpoint', 'best.pth', '--device', 'mps'), "device 'mps' is none that lucid runs on"),
+        (('a.png', '--checkpoint', 'best.pth', '--score', '7'), '--score 7: give a number from 0 to 1'),
+        (('a.png', '--checkpoint', 'best.pth', '--score', 'nan'), '--score nan'),
+        (('a.png', '--checkpoint', 'best.pth', '--device', 'cpu', '--out', 'best.pth'), 'best.pth is a file'),
+        (('a.png', '--checkpoint', 'best.pth', '--device', 'cpu', '--out', 'a.png/deep'), 'a.png is a file'),
         (('a.png', '--checkpoint', 'best.pth', '--config', 'none.py'), 'none.py'),
     ],
 )

@@ -44,6 +44,37 @@ def test_a_missing_checkpoint_is_one_message(monkeypatch: pytest.MonkeyPatch, ca
     assert capsys.readouterr().err.startswith('error: no checkpoint at nowhere.pth')
 
 
+@pytest.mark.parametrize(
+    ('flags', 'message'),
+    [
+        (['--out', 'folder'], 'folder is a folder; give the name of a file'),
+        (['--show-dir', 'file'], 'file is a file; choose another folder'),
+        (['--work-dir', 'file'], "work_dir is 'file', but "),
+        (['--work-dir', 'file/deep'], "work_dir is 'file/deep', but "),
+        (['--cfg-options', 'val_evaluator=None'], 'there is no val_evaluator'),
+        (['--out', 'o.json', '--cfg-options', 'val_evaluator=None'], 'there is no val_evaluator'),
+    ],
+)
+def test_a_place_or_a_metric_that_cannot_be_is_one_message_before_the_evaluation(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+    tmp_path: Path,
+    run: Path,
+    flags: list[str],
+    message: str,
+) -> None:
+    (tmp_path / 'folder').mkdir()
+    (tmp_path / 'file').touch()
+    monkeypatch.chdir(tmp_path)
+    data = [] if '--cfg-options' in flags else ['--cfg-options']
+    assert call(monkeypatch, str(TINY), str(run / 'best.pth'), *flags, *data, f'data_root={run / "shapes"}') == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith('error: ')
+    assert message in shown.err
+    assert 'mAP' not in shown.out
+    assert {path.name for path in tmp_path.iterdir()} <= {'folder', 'file', 'work_dirs'}
+
+
 def test_an_image_damaged_in_the_middle_is_one_message_even_from_a_worker(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path, run: Path
 ) -> None:
