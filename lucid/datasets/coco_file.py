@@ -15,6 +15,10 @@ from lucid.structures.polygons import Rings
 from lucid.structures.rotated import from_corners
 
 TARGETS = ('boxes', 'polygons', 'rboxes', 'keypoints')
+MOST = 2**63 - 1
+"""Ids are kept as int64."""
+LARGEST = 2**31 - 1
+"""Pixels of a side, kept as int32."""
 THINNEST = 1e-3
 """Pixels; what is thinner has no area in float32 at the far side of a large image."""
 
@@ -87,14 +91,20 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _categories(path: Path, entries: list[dict[str, Any]], targets: Sequence[str]) -> Categories:
-    try:
-        named = sorted((_integer(entry['id']), str(entry['name']), entry.get('keypoints') or ()) for entry in entries)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f'{path}: a category has no whole-number id or no name ({error}); correct it') from error
+    named = []
+    for position, entry in enumerate(entries):
+        try:
+            named.append((_integer(entry['id']), str(entry['name']), _names(entry.get('keypoints'))))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f'{path}: category at position {position} needs a whole-number id, a name and, if any, a list of '
+                f'keypoint names ({type(error).__name__}: {error}); correct it'
+            ) from error
+    named.sort()
     ids = tuple(category for category, _, _ in named)
     if not ids or len(set(ids)) < len(ids):
         raise ValueError(f'{path}: categories have the ids {list(ids)}; give at least one, each its own id')
-    schemas = {tuple(keypoints) for _, _, keypoints in named if keypoints}
+    schemas = {keypoints for _, _, keypoints in named if keypoints}
     if 'keypoints' in targets and len(schemas) != 1:
         raise ValueError(
             f'{path}: categories name {len(schemas)} different sets of keypoints; give all that have keypoints the same'
@@ -114,7 +124,7 @@ def _images(path: Path, entries: list[dict[str, Any]]) -> list[ImageRow]:
                 f'{path}: image at position {position} needs file_name and whole numbers id, height and width '
                 f'({type(error).__name__}: {error}); add them'
             ) from error
-        if image.height < 1 or image.width < 1:
+        if not (0 < image.height <= LARGEST and 0 < image.width <= LARGEST):
             raise ValueError(
                 f'{path}: image {image.file_name} is {image.width}x{image.height} pixels; correct its size'
             )
@@ -149,7 +159,7 @@ def _row(
     wanted = not crowd
     return Row(
         image=index,
-        id=entry['id'] if isinstance(entry.get('id'), int) else -1,
+        id=entry['id'] if isinstance(entry.get('id'), int) and abs(entry['id']) <= MOST else -1,
         label=label,
         box=box,
         crowd=crowd,
@@ -231,7 +241,13 @@ def _numbers(kind: str, name: str, values: Any, length: int | None) -> list[floa
     return [float(value) for value in values]
 
 
+def _names(values: Any) -> tuple[str, ...]:
+    if values is not None and not (isinstance(values, list) and all(isinstance(name, str) for name in values)):
+        raise TypeError(f'keypoints are {values!r:.80}')
+    return tuple(values or ())
+
+
 def _integer(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
-        raise ValueError(f'{value!r} is no whole number')
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MOST or value != int(value):
+        raise ValueError(f'{value!r:.40} is no whole number of 64 bits')
     return int(value)

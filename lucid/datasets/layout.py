@@ -46,7 +46,7 @@ def find_annotations(data_root: Path, split: str, ann_file: str | Path | None = 
 
 
 def find_images(data_root: Path, split: str, file_names: Sequence[str], image_dir: str | Path | None = None) -> Path:
-    """The folder that the file names of the annotations are relative to.
+    """The folder that the file names of the annotations are relative to; absolute names do without.
 
     Args:
         data_root: Folder of the data set.
@@ -65,8 +65,11 @@ def find_images(data_root: Path, split: str, file_names: Sequence[str], image_di
         if not path.is_dir():
             raise ValueError(f'image folder {path} does not exist; correct image_dir or data_root')
         return path
+    if len(file_names) and all(Path(name).is_absolute() for name in file_names):
+        return data_root  # which folder makes no difference
     looked_in = [data_root / pattern.format(split=split) for pattern in IMAGES]
-    probes = file_names[:PROBED]
+    # An absolute name would be found in every folder.
+    probes = [name for name in file_names if not Path(name).is_absolute()][:PROBED]
     found = [path for path in looked_in if any((path / name).is_file() for name in probes)]
     if len(found) != 1:
         raise ValueError(

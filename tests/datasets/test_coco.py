@@ -203,7 +203,10 @@ def test_missing_and_empty_images_are_found_at_the_start(coco):
         ('[]', "no list 'images'"),
         ('{"images": [], "annotations": {}, "categories": []}', "no list 'annotations'"),
         ('{"images": [], "annotations": [], "categories": []}', 'categories have the ids'),
-        ('{"images": [], "annotations": [], "categories": [{"id": 1}]}', 'no whole-number id or no name'),
+        (
+            '{"images": [], "annotations": [], "categories": [{"id": 1}]}',
+            'category at position 0 needs a whole-number id, a name',
+        ),
         ('{"images": [], "annotations": [], "categories": [{"id": 1, "name": "a"}]}', 'lists no images'),
         (
             '{"images": [{"id": 1, "file_name": "a"}], "annotations": [], "categories": [{"id": 1, "name": "a"}]}',
@@ -216,6 +219,47 @@ def test_an_unusable_file_is_refused_by_name(coco, content, message):
     (root / 'annotations/train.json').write_text(content)
     with pytest.raises(ValueError, match=message):
         build(root, on_bad='skip_image')
+
+
+@pytest.mark.parametrize(
+    ('part', 'change', 'message'),
+    [
+        ('images', {'id': float('inf')}, r'image at position 1 needs .*inf is no whole number'),
+        ('images', {'id': NAN}, r'image at position 1 needs .*nan is no whole number'),
+        ('images', {'id': 10**400}, 'image at position 1 needs .*10000.* is no whole number'),
+        ('images', {'id': 1e300}, 'image at position 1 needs '),
+        ('images', {'height': float('-inf')}, 'image at position 1 needs '),
+        ('images', {'height': 2**31}, r'image b\.png is 30x2147483648 pixels; correct its size'),
+        ('images', None, 'image at position 1 needs '),
+        ('categories', {'id': float('inf')}, 'category at position 1 needs '),
+        ('categories', {'keypoints': 5}, 'category at position 1 needs .*keypoints are 5'),
+        ('categories', {'keypoints': 'nose'}, "category at position 1 needs .*keypoints are 'nose'"),
+        ('categories', {'keypoints': ['nose', 2]}, r"category at position 1 needs .*keypoints are \['nose', 2\]"),
+        ('categories', None, 'category at position 1 needs '),
+    ],
+)
+def test_a_malformed_entry_is_refused_by_its_position(coco, part, change, message):
+    root = coco([{}])
+    path = root / 'annotations/train.json'
+    content = json.loads(path.read_text())
+    content[part][1] = change and {**content[part][1], **change}
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r'train\.json: ' + message):
+        build(root)
+
+
+def test_absolute_file_names_are_taken_as_they_are(coco):
+    root = coco([{}])
+    path = root / 'annotations/train.json'
+    content = json.loads(path.read_text())
+    for entry in content['images'][1:], content['images']:
+        for image in entry:
+            image['file_name'] = str(root / 'train' / image['file_name'])
+        path.write_text(json.dumps(content))
+        assert build(root).files.tolist() == [str(root / 'train/a.jpg'), str(root / 'train/b.png')]
+    (root / 'train/a.jpg').unlink()
+    with pytest.raises(ValueError, match=r'1 missing_image.*\n.*train/a\.jpg'):
+        build(root)
 
 
 def test_ids_that_occur_twice_are_refused(coco):
