@@ -48,12 +48,14 @@ HOOK_SLOT = TOP_SLOTS['custom_hooks']
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 DATALOADER_BUILT = ('dataset', 'sampler', 'collate_fn')
 INNER_SLOTS: Mapping[str, Slot] = {
-    'backbone': Slot(own.MODELS),
-    'neck': Slot(own.MODELS),
-    'data_preprocessor': Slot(own.MODELS),
-    'head': Slot(own.HEADS),
-    'loss': Slot(own.LOSSES),
-    'assigner': Slot(own.TASK_UTILS),
+    'backbone': Slot(own.MODELS, 'YOLOBackbone'),
+    'neck': Slot(own.MODELS, 'YOLONeck'),
+    'data_preprocessor': Slot(own.MODELS, 'DetDataPreprocessor'),
+    'head': Slot(own.HEADS, 'DetectHead'),
+    'loss': Slot(own.LOSSES, 'DetectionLoss'),
+    'assigner': Slot(own.TASK_UTILS, 'TaskAlignedAssigner'),
+    'assigner_o2m': Slot(own.TASK_UTILS, 'TaskAlignedAssigner'),
+    'assigner_o2o': Slot(own.TASK_UTILS, 'TaskAlignedAssigner'),
     'dataset': Slot(own.DATASETS),
     'datasets': Slot(own.DATASETS),
     'pipeline': Slot(own.TRANSFORMS),

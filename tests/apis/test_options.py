@@ -78,6 +78,9 @@ def cfg() -> Config:
         ('optim_wrapper.clip_grad.norm_type', 1.0),
         ('work_dir', 'somewhere'),
         ('model.head', {'type': 'DetectHead'}),
+        ('model.loss.assigner_o2m.topk', 5),  # of the default class
+        ('model.loss.box_gain', 3.0),
+        ('model.data_preprocessor.capacity', [32]),
     ],
 )
 def test_an_option_changes_what_is_stated_or_declared(cfg: Config, key: str, value: Any) -> None:
@@ -98,10 +101,11 @@ def test_the_config_stays_as_it_was(cfg: Config) -> None:
     [
         ('train_cfg.max_epoch', "max_epoch is no key of train_cfg in .*; did you mean 'max_epochs'?"),
         ('trian_cfg.max_epochs', "trian_cfg is no key of the top level in .*; did you mean 'train_cfg'?"),
-        ('model.backbone.depth', r'model\.backbone has no type|depth is no key'),
+        ('model.backbone.depth', r'model\.backbone\.depth is no key of YOLOBackbone'),
         ('model.scale.x', r"model\.scale in .* is 'n', which has no x; shorten the key"),
         ('train_dataloader.dataset.pipeline.9.prob', r'pipeline in .* is a list; select from it by 0\.\.3'),
         ('train_dataloader.dataset.pipeline.first.prob', 'is a list; select from it by'),
+        ('model.loss.assigner_o2m.top', "top is no key of TaskAlignedAssigner; did you mean 'topk'"),
         ('_mosaic', 'names that begin with an underscore were used while .* was read'),
     ],
 )

@@ -217,6 +217,14 @@ def test_the_configs_passed_in_stay_as_they_were():
     assert detector.network.backbone.out_channels == (256, 256, 512)
 
 
+def test_a_part_without_a_type_is_the_default_with_what_is_stated():
+    detector = make(head={}, loss={'box_gain': 3.0, 'assigner_o2m': {'topk': 5}}, data_preprocessor={'capacity': [32]})
+    loss = detector.criterion
+    assert (type(loss).__name__, loss.box_gain, loss.cls_gain) == ('DetectionLoss', 3.0, 0.5)
+    assert (loss.assigner_o2m.topk, loss.assigner_o2o.topk, loss.assigner_o2o.topk_final) == (5, 7, 1)
+    assert tuple(detector.data_preprocessor.capacity) == (32,)
+
+
 def test_the_number_of_classes_reaches_head_loss_and_preprocessor():
     detector = make(num_classes=7)
     assert detector.criterion.num_classes == detector.data_preprocessor.num_classes == 7

@@ -27,6 +27,9 @@ class YOLODetector(BaseModel):
     ``network`` (images to raw outputs; parameter counts are its), ``criterion`` (the loss module),
     ``max_detections`` and ``score_threshold`` (may be changed between predictions).
 
+    A part whose config states no ``type`` is the default: YOLOBackbone, YOLONeck, DetectHead, DetectionLoss,
+    DetDataPreprocessor.
+
     Args:
         scale: size, ``'n'`` to ``'x'``; default of backbone and neck.
         num_classes: of the data set.
@@ -68,13 +71,13 @@ class YOLODetector(BaseModel):
             )
         if num_classes < 1:
             raise ValueError(f'num_classes={num_classes} leaves nothing to detect; make it 1 or more')
-        body = MODELS.build(backbone or {'type': 'YOLOBackbone'}, default_args={'scale': scale})
+        body = MODELS.build({'type': 'YOLOBackbone', **(backbone or {})}, default_args={'scale': scale})
         mixer = MODELS.build(
-            neck or {'type': 'YOLONeck'}, default_args={'in_channels': body.out_channels, 'scale': scale}
+            {'type': 'YOLONeck', **(neck or {})}, default_args={'in_channels': body.out_channels, 'scale': scale}
         )
         super().__init__(
             data_preprocessor=MODELS.build(
-                data_preprocessor or {'type': 'DetDataPreprocessor'},
+                {'type': 'DetDataPreprocessor', **(data_preprocessor or {})},
                 default_args={
                     'num_classes': num_classes,
                     'size_divisor': max(body.strides),
@@ -91,11 +94,13 @@ class YOLODetector(BaseModel):
             body,
             neck=mixer,
             head=HEADS.build(
-                head or {'type': 'DetectHead'},
+                {'type': 'DetectHead', **(head or {})},
                 default_args={'in_channels': mixer.out_channels, 'num_classes': num_classes},
             ),
         )
-        self.criterion = LOSSES.build(loss or {'type': 'DetectionLoss'}, default_args={'num_classes': num_classes})
+        self.criterion = LOSSES.build(
+            {'type': 'DetectionLoss', **(loss or {})}, default_args={'num_classes': num_classes}
+        )
         if channels_last:
             self.network.to(memory_format=torch.channels_last)
         # Never evicted: a recording holds the addresses of the grids it was captured with.

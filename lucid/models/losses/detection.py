@@ -15,6 +15,9 @@ from lucid.registry import LOSSES, TASK_UTILS
 from lucid.structures import AnchorGrid, Assignment, RawOutputs, Targets
 from lucid.structures.anchors import decode_boxes
 
+ONE_TO_MANY: Mapping[str, Any] = {'type': 'TaskAlignedAssigner', 'topk': 10}
+ONE_TO_ONE: Mapping[str, Any] = {'type': 'TaskAlignedAssigner', 'topk': 7, 'topk_final': 1}
+
 
 @LOSSES.register_module()
 class DetectionLoss(nn.Module):
@@ -31,8 +34,8 @@ class DetectionLoss(nn.Module):
         box_gain: of the CIoU term.
         cls_gain: of the classification term.
         l1_gain: of the L1 term.
-        assigner_o2m: config of the one-to-many assigner.
-        assigner_o2o: config of the one-to-one assigner.
+        assigner_o2m: config of the one-to-many assigner; without a type, what it states changes the default.
+        assigner_o2o: config of the one-to-one assigner; likewise.
 
     Attributes:
         branch_weight: the weight of one-to-many, a 0-d float32 buffer outside the ``state_dict``; one-to-one gets the
@@ -50,16 +53,16 @@ class DetectionLoss(nn.Module):
         box_gain: float = 7.5,
         cls_gain: float = 0.5,
         l1_gain: float = 6.0,
-        assigner_o2m: Mapping[str, Any] = {'type': 'TaskAlignedAssigner', 'topk': 10},
-        assigner_o2o: Mapping[str, Any] = {'type': 'TaskAlignedAssigner', 'topk': 7, 'topk_final': 1},
+        assigner_o2m: Mapping[str, Any] = ONE_TO_MANY,
+        assigner_o2o: Mapping[str, Any] = ONE_TO_ONE,
     ) -> None:
         super().__init__()
         self.num_classes = num_classes
         self.box_gain = box_gain
         self.cls_gain = cls_gain
         self.l1_gain = l1_gain
-        self.assigner_o2m = TASK_UTILS.build(dict(assigner_o2m))
-        self.assigner_o2o = TASK_UTILS.build(dict(assigner_o2o))
+        self.assigner_o2m = TASK_UTILS.build(_completed(assigner_o2m, ONE_TO_MANY))
+        self.assigner_o2o = TASK_UTILS.build(_completed(assigner_o2o, ONE_TO_ONE))
         self.register_buffer('branch_weight', torch.tensor(0.5), persistent=False)
 
     def forward(self, outputs: RawOutputs, targets: Targets, grid: AnchorGrid) -> dict[str, Tensor]:
@@ -121,3 +124,8 @@ class DetectionLoss(nn.Module):
             losses[f'loss_{name}'] = weight * o2m + (1 - weight) * o2o
             log |= {f'o2m_{name}': o2m.detach(), f'o2o_{name}': o2o.detach()}
         return losses | log
+
+
+def _completed(assigner: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config states about an assigner, over the default unless it states a type of its own."""
+    return dict(assigner) if 'type' in assigner else {**default, **assigner}
