@@ -153,7 +153,7 @@ def _read(path: Path, map_location: Any, *, advise: bool) -> dict[str, Any]:
 def _remedy(path: Path) -> str:
     before = intact_before(path)
     if before is None:
-        return f'. No intact checkpoint lies beside it in {path.parent}: start the run again'
+        return f'. No intact checkpoint lies beside it in {path.parent}: correct the path, or train anew'
     return f'. The newest intact checkpoint before it is {before}: use that one'
 
 

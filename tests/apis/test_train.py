@@ -258,5 +258,5 @@ def test_a_truncated_checkpoint_is_refused_naming_the_one_before_it(tiny: Make) 
 
 
 def test_resuming_without_a_checkpoint_says_where_it_looked(tiny: Make) -> None:
-    with pytest.raises(FileNotFoundError, match=r'no checkpoint at .*last\.pth.*start the run again'):
+    with pytest.raises(FileNotFoundError, match=r'no checkpoint at .*last\.pth.*correct the path, or train anew'):
         train(tiny(), resume=True)

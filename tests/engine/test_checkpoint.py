@@ -132,7 +132,7 @@ class TestLoad:
         oldest = path.parent / 'epoch_1.pth'
         oldest.write_bytes(b'')
         os.utime(oldest, (998, 998))
-        with pytest.raises(CheckpointError, match=r'No intact checkpoint lies beside it .* start the run again'):
+        with pytest.raises(CheckpointError, match=r'No intact checkpoint .*: correct the path, or train anew'):
             files.load(oldest)
 
     def test_a_file_that_is_something_else_is_refused(self, path: Path) -> None:
