@@ -168,6 +168,10 @@ def build_runner(cfg: Config, *, mode: Literal['train', 'test'], resume: Path | 
             # Now, not in train(): what is wrong with their options is the config's fault.
             _ = runner.train_loop, runner.val_loop
             runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
+            runner.scale_lr(runner.optim_wrapper, runner.auto_scale_lr)
+            runner.auto_scale_lr = None  # done
+            if runner.param_schedulers is not None:
+                runner.param_schedulers = runner.build_param_scheduler(runner.param_schedulers)
     except (ValueError, FileNotFoundError) as error:
         raise ConfigError(str(error)) from error
     return runner

@@ -88,10 +88,9 @@ def check_resumable(checkpoint: dict[str, Any], runner: Runner, *, path: Path | 
     for place in ('model', 'optim_wrapper.optimizer.type', 'optim_wrapper.accumulative_counts'):
         pairs[place] = (_at(before, place), _at(plain(cfg.to_dict()), place))
     for name, (there, here) in pairs.items():
-        if there != here:
-            where, there, here = _first_difference(name, there, here)
+        for where, was, now in _differences(name, there, here):
             raise CheckpointError(
-                f'{path} is of another run: {where} is {there!r} there and {here!r} here. Resume with the config of '
+                f'{path} is of another run: {where} is {was!r} there and {now!r} here. Resume with the config of '
                 'that run (config.py in its work directory), or start without --resume'
             )
     if meta['epoch'] >= cfg.train_cfg.max_epochs and not meta.get('validation_pending'):
@@ -103,6 +102,15 @@ def check_resumable(checkpoint: dict[str, Any], runner: Runner, *, path: Path | 
             f'train_cfg.max_epochs was {meta.get("max_epochs")} and is {cfg.train_cfg.max_epochs}: learning rate, '
             'branch weight and closing of the mosaic follow the new length from here on'
         )
+    changed = [
+        f'{where} {there!r} -> {here!r}'
+        for place in ('optim_wrapper', 'param_scheduler')
+        for where, there, here in _differences(place, _at(before, place), _at(plain(cfg.to_dict()), place))
+    ]
+    if changed:
+        runner.logger.warning(
+            f'options differ from those of {path}, and those of this config hold from here on: {", ".join(changed)}'
+        )
 
 
 def _at(cfg: Any, place: str) -> Any:
@@ -111,13 +119,13 @@ def _at(cfg: Any, place: str) -> Any:
     return cfg
 
 
-def _first_difference(where: str, there: Any, here: Any) -> tuple[str, Any, Any]:
-    """Return the place of the first difference of two nested dicts, and both values."""
+def _differences(where: str, there: Any, here: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the places where two nested dicts differ, with both values."""
     if isinstance(there, dict) and isinstance(here, dict):
         for key in sorted(there.keys() | here.keys()):
-            if there.get(key) != here.get(key):
-                return _first_difference(f'{where}.{key}', there.get(key), here.get(key))
-    return where, there, here
+            yield from _differences(f'{where}.{key}', there.get(key), here.get(key))
+    elif there != here:
+        yield where, there, here
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Several processes that train one model: the wrapper of the model, and what each process otherwise keeps for itself."""
+"""Several processes that train one model: its wrapper, and what each process otherwise keeps for itself."""
 
 import inspect
 from collections.abc import Mapping

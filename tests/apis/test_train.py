@@ -129,6 +129,26 @@ class TestResumed:
         assert losses(cfg)[8]['files'] != losses(whole)[8]['files']
 
 
+def test_a_resumed_run_follows_the_options_of_its_config(tiny: Make, losses: Read) -> None:
+    cfg = tiny(train_cfg__max_epochs=4, stop_at=10)
+    stopped(cfg)
+    before = files.load(Path(cfg.work_dir, 'last.pth'))['optimizer']
+    cfg.custom_hooks[0].stop_at = None
+    cfg.optim_wrapper.optimizer.update(lr=1e-4, momentum=0.5, weight_decay=0.25)
+    cfg.param_scheduler.lrf = 0.5
+    runner = train(cfg, resume=True)
+    group = runner.optim_wrapper.param_groups[0]
+    assert (group['initial_lr'], group['momentum'], group['weight_decay']) == (1e-4, 0.5, 0.25)
+    # Of 20 steps the fifth has factor 1 and the last 0.5; step 10, counted from 0, lies 6 of 15 down the line.
+    assert losses(cfg)[10]['lr'] == pytest.approx(1e-4 * (1 - 0.5 * 6 / 15))
+    assert losses(cfg)[19]['lr'] == pytest.approx(0.5e-4)
+    log = next(file for file in Path(cfg.work_dir).glob('*/*.log') if 'those of this config hold' in file.read_text())
+    for text in ('optimizer.lr 0.001 -> 0.0001', 'momentum 0.9 -> 0.5', 'weight_decay None -> 0.25', 'lrf 0.01 -> 0.5'):
+        assert text in log.read_text()
+    assert runner.optim_wrapper.num_steps == 20
+    assert before['num_steps'] == 10
+
+
 def test_an_interrupt_inside_a_window_resumes_at_the_last_window_end(tiny: Make, losses: Read) -> None:
     """cases.md 21: five batches, windows of two: two, two and one."""
     options = {'train_cfg__max_epochs': 2, 'optim_wrapper__accumulative_counts': 2, **INTERVAL}
@@ -199,12 +219,20 @@ class TestCheckResumable:
             'max_epochs': 4,
         }
 
-    def test_the_same_run_goes_on(self, runner: SimpleNamespace, meta: dict[str, Any]) -> None:
+    def test_the_same_run_goes_on(
+        self, runner: SimpleNamespace, meta: dict[str, Any], caplog: pytest.LogCaptureFixture
+    ) -> None:
         check_resumable({'classes': ['a', 'b'], 'meta': meta}, runner)
+        assert not caplog.records
 
-    def test_another_learning_rate_goes_on(self, runner: SimpleNamespace, meta: dict[str, Any]) -> None:
+    def test_other_options_go_on_with_one_warning_naming_them(
+        self, runner: SimpleNamespace, meta: dict[str, Any], caplog: pytest.LogCaptureFixture
+    ) -> None:
         runner.cfg.optim_wrapper.optimizer.lr = 0.02
+        runner.cfg.param_scheduler = {'type': 'WarmupLinearLR'}
         check_resumable({'classes': ['a', 'b'], 'meta': meta}, runner)
+        (record,) = caplog.records
+        assert 'optim_wrapper.optimizer.lr 0.01 -> 0.02, param_scheduler None -> ' in record.getMessage()
 
     @pytest.mark.parametrize(
         ('change', 'message'),

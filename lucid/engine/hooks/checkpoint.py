@@ -129,7 +129,7 @@ class CheckpointHook(Hook):
         return True
 
     def write(self, runner: Runner, *, epoch: int, iteration: int, pending: bool = False) -> None:
-        """Write ``last`` on the first process, every one of which calls this, keeping the one before it as ``previous``.
+        """Write ``last`` on the first process, keeping the one before it as ``previous``; all processes call it.
 
         Args:
             runner: The runner.

@@ -149,7 +149,8 @@ class DeferredInfoHook(RuntimeInfoHook):
         message = (
             f'{", ".join(names)} not finite in iteration {row.iter + 1} of {runner.max_iters} '
             f'(epoch {runner.epoch + 1}), images {", ".join(row.files) or "unknown"}. Lower optim_wrapper.optimizer.lr '
-            'or lengthen the warm-up, and check these images and their boxes; --resume goes on from the last checkpoint'
+            'or lengthen the warm-up, and check these images and their boxes; --resume goes on from the '
+            'last checkpoint with the changed options'
         )
         if self.on_nonfinite == 'raise':
             raise FloatingPointError(message)

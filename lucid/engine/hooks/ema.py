@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from mmengine.hooks import Hook
 from mmengine.dist import all_reduce_params
+from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from lucid.engine.distributed import buffer_names, unwrapped

@@ -111,9 +111,12 @@ class AmpOptimWrapper(OptimWrapper):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Copy a state into the existing tensors; a state without ``loss_scaler`` leaves the scale alone.
 
+        How the scale grows stays as it was constructed.
+
         Args:
             state_dict: What ``state_dict`` of any of lucid's or mmengine's wrappers returned; not changed.
         """
         super().load_state_dict(state_dict)
         if self.loss_scaler is not None and 'loss_scaler' in state_dict:
-            self.loss_scaler.load_state_dict(state_dict['loss_scaler'])
+            state = {key: state_dict['loss_scaler'][key] for key in ('scale', '_growth_tracker')}
+            self.loss_scaler.load_state_dict({**self.loss_scaler.state_dict(), **state})
