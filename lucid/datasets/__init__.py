@@ -1,6 +1,6 @@
 """Data sets, transforms, samplers and collation: everything before the batch, on the host."""
 
-from lucid.datasets.coco import CocoDataset, GroundTruth, check_same_classes
+from lucid.datasets.coco import CocoDataset, GroundTruth
 from lucid.datasets.collate import detection_collate
 from lucid.datasets.images import ImageError, read_image
 from lucid.datasets.sample import Sample
@@ -22,7 +22,6 @@ __all__ = [
     'SampleKey',
     'ShapesDataset',
     'Transform',
-    'check_same_classes',
     'detection_collate',
     'read_image',
 ]

@@ -162,22 +162,3 @@ class CocoDataset(Dataset[Sample]):
             areas=notes.areas_N[rows],
             ids=notes.ids_N[rows],
         )
-
-
-def check_same_classes(train: CocoDataset, other: CocoDataset) -> None:
-    """Refuse a pair of data sets that number their classes differently.
-
-    Args:
-        train: What the model learns from.
-        other: What it is validated or tested on.
-
-    Raises:
-        ValueError: Category ids or names differ.
-    """
-    ours, theirs = (list(zip(data.category_ids, data.classes, strict=True)) for data in (train, other))
-    if ours != theirs:
-        differing = sorted(set(ours) ^ set(theirs))
-        raise ValueError(
-            f'{train.annotation_file} and {other.annotation_file} do not have the same categories: '
-            f'{differing[:6]} (id, name) are in one of them only; give both files the same categories'
-        )
