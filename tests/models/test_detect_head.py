@@ -1,9 +1,12 @@
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from lucid.models.heads.stems import apply_stems, make_stems
 from lucid.registry import HEADS
+from lucid.structures import RawOutputs
+from lucid.structures.anchors import make_anchor_grid
 
 
 @pytest.fixture
@@ -28,6 +31,24 @@ def test_every_class_starts_at_one_percent_and_every_box_with_two_strides_to_eac
             torch.testing.assert_close(stem[-1].bias.sigmoid(), torch.full((5,), 0.01))
         for stem in branch.boxes:
             assert stem[-1].bias.tolist() == [2.0] * 4
+
+
+def test_predictions_come_from_the_one_to_one_branch(head):
+    """One-to-one puts class 2 at the first anchor, one-to-many class 4 at the last; swapped, the other is found."""
+    grid = make_anchor_grid((32, 32), strides=(8, 16, 32), device='cpu')
+    metas = [{'image_id': 0, 'file': '', 'original_hw': (32, 32), 'matrix': np.eye(3)}]
+    branches = []
+    for anchor, label, distance in ((20, 4, 0.25), (0, 2, 0.5)):
+        logits_BAC, boxes_BA4 = torch.full((1, 21, 5), -20.0), torch.full((1, 21, 4), distance)
+        logits_BAC[0, anchor, label] = 20.0
+        branches += [logits_BAC, boxes_BA4]
+    for outputs, label, box in (
+        (RawOutputs(*branches), 2, [0, 0, 8, 8]),
+        (RawOutputs(*branches[2:], *branches[:2]), 4, [8, 8, 24, 24]),
+    ):
+        (found,) = head.predict(outputs, grid, metas, max_detections=300, score_threshold=0.5)
+        assert found['labels'].tolist() == [label]
+        assert found['boxes'].tolist() == [box]
 
 
 def test_branches_share_no_parameter(head):
