@@ -6,6 +6,9 @@ import pytest
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from lucid.engine.hooks import SchedulerHook
+from lucid.engine.schedulers import WarmupLinearLR
+
 
 class Rates(Hook):
     """Keeps the learning rate of each iteration as it is before it."""
@@ -37,6 +40,15 @@ def test_the_schedule_spans_the_optimizer_steps_of_the_run(toy_runner: Callable[
     expected = [0.5, 1.0, 0.8, 0.6, 0.4, 0.2]
     assert rates.seen == pytest.approx([rate for rate in expected for _ in range(2)])
     assert rates.seen[-1] == 0.2
+
+
+def test_a_short_last_window_is_a_step_of_the_schedule(line_runner: Callable[..., Runner]) -> None:
+    """Five batches in windows of two are three steps: 0, 1 and 2 at factors 1, 0.5 and 0."""
+    rates = Rates()
+    runner = line_runner([rates, SchedulerHook()], epochs=1, accumulate=2)
+    runner.param_schedulers = [WarmupLinearLR(runner.optim_wrapper, warmup_epochs=0, lrf=0.0, end=1)]
+    runner.train()
+    assert rates.seen == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.0])
 
 
 def test_schedulers_of_mmengine_step_by_optimizer_step_or_by_epoch(toy_runner: Callable[..., Runner]) -> None:
