@@ -16,7 +16,7 @@ class ValLoop(BaseValLoop):
     """mmengine's validation, after which hooks undo what ``before_val`` did even if it failed.
 
     Hooks may define ``undo_val(runner)``; it is called last, once, after ``after_val`` or instead of it.
-    Precision follows the optimizer wrapper of training, not a flag of this loop.
+    It runs in the model's own precision, float32, whatever precision training has: it is not under autocast.
     """
 
     def __init__(
