@@ -1,10 +1,12 @@
 """Writing checkpoints at the ends of windows, so that a resumed run computes what an uninterrupted one would."""
 
+import difflib
 import math
 import time
 from pathlib import Path
 from typing import Any
 
+from mmengine.evaluator import Evaluator
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
@@ -34,7 +36,7 @@ class CheckpointHook(Hook):
 
     Raises:
         ValueError: A number is out of range.
-        KeyError: At a validation, whose metrics ``save_best`` is not among.
+        KeyError: At a validation, whose metrics ``save_best`` is not among, if they did not tell before training.
     """
 
     priority = 'VERY_LOW'  # state that other hooks change in the same event must be final
@@ -59,6 +61,7 @@ class CheckpointHook(Hook):
         self.best_score: float | None = None
         self.best_epoch: int | None = None
         self._loaded_rng: dict[str, Any] | None = None
+        self._last: tuple[int, int] | None = None  # epochs and iterations of ``last``, if it belongs to this run
 
     def path(self, runner: Runner, name: str) -> Path:
         """Return the file called ``name`` ('last', 'previous', 'best', 'epoch_3')."""
@@ -70,14 +73,58 @@ class CheckpointHook(Hook):
             return  # load_from takes over the weights that fit, and nothing else
         files.check_fits(unwrapped(runner.model), checkpoint['state_dict'])
         meta = checkpoint['meta']
-        self.best_score, self.best_epoch = meta.get('best_score'), meta.get('best_epoch')
+        source = Path(runner._load_from)
+        if self.path(runner, 'last').is_file() and self.path(runner, 'last').samefile(source):
+            self._last = (meta['epoch'], meta['iter'])
+        self._take_best(runner, source, meta)
         self._loaded_rng = checkpoint.get('rng')
         # The runner compares pickled bytes, which differ for equal values; lucid.apis compares the classes.
         meta['dataset_meta'] = getattr(runner.train_dataloader.dataset, 'metainfo', None)
         runner.train_loop.validation_pending = bool(meta.get('validation_pending'))
 
+    def _take_best(self, runner: Runner, source: Path, meta: dict[str, Any]) -> None:
+        """Go on from the best score of a resumed checkpoint, if it is of this metric and its file is there."""
+        if self.save_best is None or meta.get('best_score') is None:
+            return
+        if meta.get('save_best') != self.save_best:
+            runner.logger.warning(f'best starts anew: it was of {meta.get("save_best")} and is of {self.save_best}')
+            return
+        if meta['best_epoch'] == meta['epoch'] and not meta['validation_pending']:
+            best = source  # the process may have ended before it was called so
+        else:
+            best = source.with_name(f'best{files.SUFFIX}')
+        try:
+            found = best.is_file() and files.load(best)['meta'].get('best_score') == meta['best_score']
+        except files.CheckpointError:
+            found = False
+        if not found:
+            runner.logger.warning(f'best starts anew: {best} is not the file of its score, {meta["best_score"]:.4f}')
+            return
+        self.best_score, self.best_epoch = meta['best_score'], meta['best_epoch']
+        own = self.path(runner, 'best')
+        if runner.rank == 0 and not (own.is_file() and own.samefile(best)):
+            files.link(best, own)
+
+    def check(self, runner: Runner) -> None:
+        """Refuse a metric that validation cannot give, before training.
+
+        Args:
+            runner: The runner, complete.
+
+        Raises:
+            ValueError: ``save_best`` is not among the keys that the metrics tell.
+        """
+        if self.save_best is None or runner.val_loop is None:
+            return
+        keys = possible_keys(runner.val_loop.evaluator)
+        if keys is not None and self.save_best not in keys:
+            near = difflib.get_close_matches(self.save_best, keys, n=1)
+            hint = f'did you mean {near[0]!r}?' if near else f'name one of {", ".join(sorted(keys))}, or None'
+            raise ValueError(f'CheckpointHook.save_best names {self.save_best!r}, which validation lacks; {hint}')
+
     def before_train(self, runner: Runner) -> None:
-        """Give the generators the state of the resumed checkpoint: nothing draws from them after this hook."""
+        """Check, and give the generators the resumed checkpoint's state: nothing draws from them after this hook."""
+        self.check(runner)
         if self._loaded_rng is not None:
             restore_random_state(self._loaded_rng)
         self._loaded_rng = None
@@ -93,8 +140,11 @@ class CheckpointHook(Hook):
             self.write(runner, epoch=runner.epoch, iteration=runner.iter + 1)
 
     def on_stop(self, runner: Runner) -> None:
-        """Write ``last`` where training stops on request."""
-        self.write(runner, epoch=runner.epoch, iteration=runner.iter)
+        """Write ``last`` where training stops on request, unless the end of the epoch just did."""
+        if self._last != (runner.epoch, runner.iter):
+            done = runner.train_loop.position == 0
+            pending = done and runner.train_loop.validation_due(runner.epoch)
+            self.write(runner, epoch=runner.epoch, iteration=runner.iter, pending=pending)
 
     def after_train_epoch(self, runner: Runner) -> None:
         """Write ``last``, and the epoch's own file, before validation can fail."""
@@ -131,6 +181,8 @@ class CheckpointHook(Hook):
     def write(self, runner: Runner, *, epoch: int, iteration: int, pending: bool = False) -> None:
         """Write ``last`` on the first process, keeping the one before it as ``previous``; all processes call it.
 
+        A ``last`` that this run neither wrote nor resumed from, and one of the same place, are replaced only.
+
         Args:
             runner: The runner.
             epoch: Epochs done.
@@ -138,11 +190,12 @@ class CheckpointHook(Hook):
             pending: The epoch's validation is still to come.
         """
         synchronise(runner)
+        before, self._last = self._last, (epoch, iteration)
         if runner.rank != 0:
             return
         content = self.collect(runner, epoch=epoch, iteration=iteration, pending=pending)
         last = self.path(runner, 'last')
-        if last.is_file():
+        if before not in (None, self._last) and last.is_file():  # a foreign one may be damaged
             files.link(last, self.path(runner, 'previous'))
         files.save(content, last)
 
@@ -165,6 +218,7 @@ class CheckpointHook(Hook):
             'batches_per_epoch': len(runner.train_dataloader),
             'max_epochs': runner.max_epochs,
             'validation_pending': pending,
+            'save_best': self.save_best,
             'best_score': self.best_score,
             'best_epoch': self.best_epoch,
             'seed': runner.seed,
@@ -191,3 +245,20 @@ class CheckpointHook(Hook):
         if self.max_keep_ckpts > 0:
             for old in range(epoch - self.max_keep_ckpts * self.interval, 0, -self.interval):
                 self.path(runner, f'epoch_{old}').unlink(missing_ok=True)
+
+
+def possible_keys(evaluator: Evaluator) -> set[str] | None:
+    """Return the keys that a validation gives, None unless all its metrics tell them.
+
+    A metric tells by ``keys()``, without its prefix, once it knows its data set.
+
+    Args:
+        evaluator: Of the validation loop.
+    """
+    found: set[str] = set()
+    for metric in evaluator.metrics:
+        tell = getattr(metric, 'keys', None)
+        if tell is None:
+            return None
+        found |= {f'{metric.prefix}/{key}' if metric.prefix else key for key in tell()}
+    return found

@@ -23,8 +23,9 @@ class EpochTrainLoop(EpochBasedTrainLoop):
 
     The place in an epoch is ``iter - epoch * len(dataloader)``. A sampler whose ``set_epoch`` takes ``start`` begins
     there; another one is read up to there, which costs the reading but gives the same batches.
-    Hooks may define ``on_stop(runner)``, called at a window's end when a stop was requested, and ``close(runner)``,
-    called when ``run`` is left in whatever way, because ``after_train`` is not called when training fails.
+    Hooks may define ``on_stop(runner)``, called when a stop was requested, at a window's end, the epoch's last one
+    after ``after_train_epoch``; and ``close(runner)``, called when ``run`` is left in whatever way, because
+    ``after_train`` is not called when training fails.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class EpochTrainLoop(EpochBasedTrainLoop):
     ) -> None:
         super().__init__(runner, dataloader, max_epochs, val_begin, val_interval, dynamic_intervals)
         self.validation_pending = False  # a resumed checkpoint was written before its epoch's validation
-        self.training = False  # between batches and in them, not in validation: request_stop acts here only
+        self.training = False  # from the first batch to the end of the epoch's hooks: request_stop acts here only
         self._stop_requested = False
         self._sampler = getattr(self.dataloader.batch_sampler, 'sampler', self.dataloader.sampler)
         set_epoch = getattr(self._sampler, 'set_epoch', None)
@@ -105,12 +106,18 @@ class EpochTrainLoop(EpochBasedTrainLoop):
         first = self.position
         for idx, data_batch in enumerate(self._batches(), start=first):
             self.run_iter(idx, data_batch)
-            if self._stop_requested and self._window_ended():
-                self.runner.call_hook('on_stop')
-                raise Stopped
-        self.training = False
-        self.runner.call_hook('after_train_epoch')
+            if self._window_ended() and idx + 1 < len(self.dataloader):
+                self._stop_if_requested()
+        self.runner.call_hook('after_train_epoch')  # what the epoch gave is not lost to a request to stop
         self._epoch += 1
+        if self._epoch < self._max_epochs or self.validation_due(self._epoch):
+            self._stop_if_requested()
+        self.training = False
+
+    def _stop_if_requested(self) -> None:
+        if self._stop_requested:
+            self.runner.call_hook('on_stop')
+            raise Stopped
 
     def _start_window(self) -> None:
         start_epoch = getattr(self.runner.optim_wrapper, 'start_epoch', None)

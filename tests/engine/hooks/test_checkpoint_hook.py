@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from mmengine.runner import Runner
 from lucid.engine import checkpoint as files
 from lucid.engine.checkpoint import CheckpointError
 from lucid.engine.hooks import CheckpointHook
+from lucid.engine.hooks.checkpoint import possible_keys
+from lucid.engine.loops import Stopped
 
 Toy = Callable[..., Runner]
 SCORE = 'toy/score'
@@ -53,7 +56,12 @@ def test_before_validation_it_says_so_and_after_it_no_longer(line_runner: Toy) -
 
 @pytest.mark.parametrize(
     ('scores', 'best', 'epoch'),
-    [((0.1, 0.3, 0.2), 0.3, 2), ((0.3, 0.3, 0.1), 0.3, 1), ((float('nan'), 0.1, 0.2), 0.2, 3)],
+    [
+        ((0.1, 0.3, 0.2), 0.3, 2),
+        ((0.3, 0.3, 0.1), 0.3, 1),
+        ((float('nan'), 0.1, 0.2), 0.2, 3),
+        ((0.3, float('nan'), 0.2), 0.3, 1),
+    ],
 )
 def test_best_follows_the_greatest_score_and_the_earlier_of_equals(
     line_runner: Toy, tmp_path: Path, scores: tuple[float, ...], best: float, epoch: int
@@ -105,6 +113,102 @@ def test_resuming_restores_weights_optimizer_place_best_score_and_generators(lin
     assert (second_hook.best_score, second_hook.best_epoch) == (0.7, 2)
     assert torch.equal(second.model.line.weight, first.model.line.weight)
     assert second.optim_wrapper.num_steps == 10
+
+
+def resumed(make: Toy, hook: CheckpointHook, source: Path, **options: Any) -> Runner:
+    runner = make([hook], epochs=3, load_from=source, **options)
+    runner.train()
+    return runner
+
+
+def test_a_best_score_of_another_metric_is_not_taken_over(line_runner: Toy, tmp_path: Path) -> None:
+    trained(line_runner, CheckpointHook(save_best=SCORE), scores=[0.5, 0.7])
+    content = files.load(tmp_path / 'last.pth')
+    content['meta']['save_best'] = 'other/score'
+    files.save(content, tmp_path / 'last.pth')
+    hook = CheckpointHook(save_best=SCORE)
+    resumed(line_runner, hook, tmp_path / 'last.pth', scores=[0.6])
+    assert (hook.best_score, hook.best_epoch) == (0.6, 3)
+
+
+@pytest.mark.parametrize(('there', 'best'), [(True, (0.7, 1)), (False, (0.6, 3))])
+def test_the_best_file_comes_along_into_another_folder_or_counts_no_more(
+    line_runner: Toy, tmp_path: Path, there: bool, best: tuple[float, int]
+) -> None:
+    trained(line_runner, CheckpointHook(save_best=SCORE), scores=[0.7, 0.5])
+    if not there:
+        (tmp_path / 'best.pth').unlink()
+    hook = CheckpointHook(save_best=SCORE)
+    resumed(line_runner, hook, tmp_path / 'last.pth', scores=[0.6], work_dir=tmp_path / 'other')
+    assert (hook.best_score, hook.best_epoch) == best
+    assert files.load(tmp_path / 'other' / 'best.pth')['meta']['best_score'] == best[0]
+
+
+class Telling:
+    """Lets ``toy/score`` be known before training."""
+
+    prefix = 'toy'
+
+    def keys(self) -> list[str]:
+        return ['score']
+
+
+def test_a_misspelt_metric_is_refused_before_training(line_runner: Toy) -> None:
+    written = Written()
+    runner = line_runner([CheckpointHook(save_best='toy/scroe'), written], scores=[0.5])
+    runner.val_loop.evaluator.metrics[0].keys = Telling().keys
+    with pytest.raises(ValueError, match=r"names 'toy/scroe', which validation lacks; did you mean 'toy/score'\?"):
+        runner.train()
+    assert written.places == []
+
+
+def test_keys_are_known_only_if_every_metric_tells() -> None:
+    tell, mute = Telling(), SimpleNamespace(prefix='x')
+    assert possible_keys(SimpleNamespace(metrics=[tell])) == {'toy/score'}
+    assert possible_keys(SimpleNamespace(metrics=[tell, mute])) is None
+
+
+def test_previous_is_of_the_epoch_before_although_last_is_written_twice(line_runner: Toy, tmp_path: Path) -> None:
+    trained(line_runner, CheckpointHook(save_best=SCORE), scores=[0.5, 0.7])
+    assert files.load(tmp_path / 'previous.pth')['meta']['epoch'] == 1
+
+
+def test_a_damaged_last_does_not_replace_previous(line_runner: Toy, tmp_path: Path) -> None:
+    trained(line_runner, CheckpointHook(save_best=None))
+    (tmp_path / 'last.pth').write_bytes(b'damaged')
+    runner = line_runner([CheckpointHook(save_best=None)], epochs=2, load_from=tmp_path / 'previous.pth')
+    runner.train()
+    assert files.load(tmp_path / 'previous.pth')['meta']['epoch'] == 1
+    assert files.load(tmp_path / 'last.pth')['meta']['epoch'] == 2
+
+
+def test_a_resumed_checkpoint_has_its_validation_pending_or_not(line_runner: Toy, tmp_path: Path) -> None:
+    trained(line_runner, CheckpointHook(save_best=SCORE), epochs=1, scores=[0.5])
+    content = files.load(tmp_path / 'last.pth')
+    for pending, scores in ((False, [0.6]), (True, [0.9, 0.6])):
+        content['meta']['validation_pending'] = pending
+        files.save(content, tmp_path / 'start.pth')
+        hook = CheckpointHook(save_best=SCORE)
+        line_runner([hook], epochs=2, scores=scores, load_from=tmp_path / 'start.pth').train()
+        assert (hook.best_score, hook.best_epoch) == ((0.9, 1) if pending else (0.6, 2))
+
+
+def test_a_stop_asked_for_after_the_last_batch_comes_when_the_epoch_is_written(
+    line_runner: Toy, tmp_path: Path
+) -> None:
+    class Ask(Hook):
+        priority = 'HIGHEST'
+
+        def after_train_epoch(self, runner: Runner) -> None:
+            assert runner.train_loop.training
+            runner.train_loop.request_stop()
+
+    runner = line_runner([CheckpointHook(save_best=SCORE, interval=5), Ask()], epochs=3, scores=[0.5] * 3)
+    with pytest.raises(Stopped):
+        runner.train()
+    meta = files.load(tmp_path / 'last.pth')['meta']
+    assert (meta['epoch'], meta['iter'], meta['validation_pending']) == (1, 5, True)
+    assert not runner.train_loop.training
 
 
 def test_weights_of_another_shape_are_refused(line_runner: Toy, tmp_path: Path) -> None:
