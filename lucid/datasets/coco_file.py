@@ -1,6 +1,5 @@
 """Reading and checking COCO instances JSON."""
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +10,11 @@ import numpy as np
 from lucid.datasets.annotations import Annotations, Categories, Row, pack
 from lucid.datasets.problems import Problems
 from lucid.structures.affine import Float32
+from lucid.structures.coco_json import MOST, read_categories, read_coco_json, whole_number
 from lucid.structures.polygons import Rings
 from lucid.structures.rotated import from_corners
 
 TARGETS = ('boxes', 'polygons', 'rboxes', 'keypoints')
-MOST = 2**63 - 1
-"""Ids are kept as int64."""
 LARGEST = 2**31 - 1
 """Pixels of a side, kept as int32."""
 THINNEST = 1e-3
@@ -62,7 +60,7 @@ def read_coco(path: Path, *, targets: Sequence[str], problems: Problems) -> Coco
     Raises:
         ValueError: The file as a whole is unusable: no JSON, a missing or malformed part, or an id that occurs twice.
     """
-    content = _read_json(path)
+    content = read_coco_json(path)
     categories = _categories(path, content['categories'], targets)
     images = _images(path, content['images'])
     image_of = {image.id: index for index, image in enumerate(images)}
@@ -79,37 +77,18 @@ def read_coco(path: Path, *, targets: Sequence[str], problems: Problems) -> Coco
     return CocoFile(categories, images, pack(rows, len(images), targets, len(categories.keypoints)))
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f'annotation file {path} is no JSON ({error}); write it again') from error
-    for part in ('images', 'annotations', 'categories'):
-        if not isinstance(content, dict) or not isinstance(content.get(part), list):
-            raise ValueError(f'annotation file {path} has no list {part!r}; give COCO instances JSON')
-    return content
-
-
 def _categories(path: Path, entries: list[dict[str, Any]], targets: Sequence[str]) -> Categories:
-    named = []
-    for position, entry in enumerate(entries):
-        try:
-            named.append((_integer(entry['id']), str(entry['name']), _names(entry.get('keypoints'))))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                f'{path}: category at position {position} needs a whole-number id, a name and, if any, a list of '
-                f'keypoint names ({type(error).__name__}: {error}); correct it'
-            ) from error
-    named.sort()
-    ids = tuple(category for category, _, _ in named)
-    if not ids or len(set(ids)) < len(ids):
-        raise ValueError(f'{path}: categories have the ids {list(ids)}; give at least one, each its own id')
-    schemas = {keypoints for _, _, keypoints in named if keypoints}
+    named = read_categories(path, entries)
+    if not named:
+        raise ValueError(f'{path}: lists no categories; give at least one')
+    schemas = {category.keypoints for category in named if category.keypoints}
     if 'keypoints' in targets and len(schemas) != 1:
         raise ValueError(
             f'{path}: categories name {len(schemas)} different sets of keypoints; give all that have keypoints the same'
         )
-    return Categories(ids, tuple(name for _, name, _ in named), min(schemas, default=()))
+    return Categories(
+        tuple(category.id for category in named), tuple(category.name for category in named), min(schemas, default=())
+    )
 
 
 def _images(path: Path, entries: list[dict[str, Any]]) -> list[ImageRow]:
@@ -117,7 +96,10 @@ def _images(path: Path, entries: list[dict[str, Any]]) -> list[ImageRow]:
     for position, entry in enumerate(entries):
         try:
             image = ImageRow(
-                _integer(entry['id']), str(entry['file_name']), _integer(entry['height']), _integer(entry['width'])
+                whole_number(entry['id']),
+                str(entry['file_name']),
+                whole_number(entry['height']),
+                whole_number(entry['width']),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
@@ -239,15 +221,3 @@ def _numbers(kind: str, name: str, values: Any, length: int | None) -> list[floa
         wanted = 'numbers' if length is None else f'{length} numbers'
         raise AnnotationError(kind, f'{name} {values!r:.80} is no list of {wanted}')
     return [float(value) for value in values]
-
-
-def _names(values: Any) -> tuple[str, ...]:
-    if values is not None and not (isinstance(values, list) and all(isinstance(name, str) for name in values)):
-        raise TypeError(f'keypoints are {values!r:.80}')
-    return tuple(values or ())
-
-
-def _integer(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MOST or value != int(value):
-        raise ValueError(f'{value!r:.40} is no whole number of 64 bits')
-    return int(value)

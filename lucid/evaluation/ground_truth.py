@@ -1,12 +1,14 @@
 """Ground truth of a COCO JSON file, as the evaluator needs it: boxes, areas, crowd flags, and no polygons."""
 
-import json
 import math
+from collections.abc import Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from faster_coco_eval import COCO
 from mmengine.logging import print_log
+
+from lucid.structures.coco_json import read_categories, read_coco_json, whole_number
 
 
 class GroundTruth(NamedTuple):
@@ -35,20 +37,22 @@ def read_ground_truth(path: str | Path) -> GroundTruth:
         Annotations without polygons, numbered from 1.
 
     Raises:
-        ValueError: The file is missing, is no JSON, or has no ``images``, ``annotations`` or ``categories``.
+        ValueError: The file is missing, is no JSON, has no ``images``, ``annotations`` or ``categories``, or an
+            image or category is malformed.
     """
-    content = _read_json(Path(path))
-    categories = sorted(content['categories'], key=lambda category: category['id'])
-    category_ids = tuple(int(category['id']) for category in categories)
-    images = [{'id': int(image['id'])} for image in content['images']]
+    path = Path(path)
+    content = read_coco_json(path)
+    categories = read_categories(path, content['categories'])
+    category_ids = tuple(category.id for category in categories)
+    images = [{'id': _image_id(path, position, image)} for position, image in enumerate(content['images'])]
     known_images, known_categories = {image['id'] for image in images}, set(category_ids)
 
     annotations: list[dict[str, Any]] = []
     for row in content['annotations']:
-        box = row.get('bbox')
-        if not _has_area(box) or row.get('image_id') not in known_images:
+        box: Any = row.get('bbox') if isinstance(row, dict) else None
+        if not _has_area(box):
             continue
-        if row.get('category_id') not in known_categories:
+        if not _is_in(known_images, row.get('image_id')) or not _is_in(known_categories, row.get('category_id')):
             continue
         annotations.append(
             {
@@ -63,8 +67,22 @@ def read_ground_truth(path: str | Path) -> GroundTruth:
         )
     if skipped := len(content['annotations']) - len(annotations):
         print_log(f'{path}: {skipped} annotations cannot be matched by any box and are not evaluated', 'current', 30)
-    coco = COCO({'images': images, 'annotations': annotations, 'categories': categories})
-    return GroundTruth(coco, tuple(str(category['name']) for category in categories), category_ids)
+    listed = [{'id': category.id, 'name': category.name} for category in categories]
+    coco = COCO({'images': images, 'annotations': annotations, 'categories': listed})
+    return GroundTruth(coco, tuple(category.name for category in categories), category_ids)
+
+
+def _image_id(path: Path, position: int, image: Any) -> int:
+    try:
+        return whole_number(image['id'])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f'{path}: image at position {position} needs a whole-number id ({type(error).__name__}: {error}); add it'
+        ) from error
+
+
+def _is_in(ids: Set[int], value: Any) -> bool:
+    return isinstance(value, int | float) and value in ids
 
 
 def _is_finite(value: Any) -> bool:
@@ -74,16 +92,3 @@ def _is_finite(value: Any) -> bool:
 def _has_area(box: Any) -> bool:
     """Whether it is x, y, width and height with an area."""
     return isinstance(box, list) and len(box) == 4 and all(map(_is_finite, box)) and box[2] > 0 and box[3] > 0
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise ValueError(f'annotation file {path} does not exist; correct ann_file of the metric') from error
-    except ValueError as error:
-        raise ValueError(f'annotation file {path} is no JSON ({error}); write it again') from error
-    missing = [key for key in ('images', 'annotations', 'categories') if key not in content]
-    if missing:
-        raise ValueError(f'annotation file {path} has no {", ".join(missing)}; evaluation needs COCO instances JSON')
-    return content

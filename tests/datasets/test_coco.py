@@ -202,7 +202,7 @@ def test_missing_and_empty_images_are_found_at_the_start(coco):
         ('{"images": [', r'train\.json is no JSON .*write it again'),
         ('[]', "no list 'images'"),
         ('{"images": [], "annotations": {}, "categories": []}', "no list 'annotations'"),
-        ('{"images": [], "annotations": [], "categories": []}', 'categories have the ids'),
+        ('{"images": [], "annotations": [], "categories": []}', 'lists no categories; give at least one'),
         (
             '{"images": [], "annotations": [], "categories": [{"id": 1}]}',
             'category at position 0 needs a whole-number id, a name',

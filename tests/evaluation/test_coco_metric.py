@@ -333,7 +333,7 @@ def test_mistakes_are_named_when_the_metric_meets_its_data_set(tmp_path):
         CocoMetric(max_detections=500)
     with pytest.raises(ValueError, match='set ann_file'):
         CocoMetric().dataset_meta = {'classes': CLASSES}
-    with pytest.raises(ValueError, match=r'nothing\.json does not exist'):
+    with pytest.raises(ValueError, match=r'nothing\.json cannot be read'):
         CocoMetric(ann_file=tmp_path / 'nothing.json').dataset_meta = {'classes': CLASSES}
     with pytest.raises(ValueError, match=r"\['bolt', 'nut'\].*\['nut', 'bolt'\]"):
         CocoMetric(ann_file=write_coco(tmp_path, [])).dataset_meta = {'classes': ('nut', 'bolt')}

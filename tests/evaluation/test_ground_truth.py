@@ -13,6 +13,8 @@ CONTENT = {
         {'id': 3, 'image_id': 12, 'category_id': 3},
         {'id': 4, 'image_id': None, 'category_id': 3, 'bbox': [1, 2, 3, 4]},
         {'id': 5, 'image_id': 12, 'category_id': None, 'bbox': [1, 2, 3, 4]},
+        {'id': 7, 'image_id': [12], 'category_id': {}, 'bbox': [1, 2, 3, 4]},
+        'nonsense',
         {'id': 6, 'image_id': 12, 'category_id': 3, 'bbox': [1, 2, None, 'x']},
     ],
     'categories': [{'id': 3, 'name': 'nut'}, {'id': 1, 'name': 'bolt'}],
@@ -30,9 +32,31 @@ def test_only_what_evaluation_needs_is_kept(tmp_path):
 
 @pytest.mark.parametrize(
     ('text', 'message'),
-    [('{"images": [', 'is no JSON'), ('{"images": []}', 'no annotations, categories'), ('\xff', 'is no JSON')],
+    [('{"images": [', 'is no JSON'), ('{"images": []}', "no list 'annotations'"), ('\xff', 'is no JSON')],
 )
 def test_a_file_that_is_none_is_named(tmp_path, text, message):
     (tmp_path / 'a.json').write_text(text, encoding='latin-1')
     with pytest.raises(ValueError, match=rf'a\.json.*{message}'):
         read_ground_truth(tmp_path / 'a.json')
+
+
+@pytest.mark.parametrize(
+    ('part', 'entry', 'message'),
+    [
+        ('categories', {'id': 5}, "category at position 2 needs .*KeyError: 'name'"),
+        ('categories', {'id': 'x', 'name': 'x'}, "category at position 2 needs .*'x' is no whole number"),
+        ('categories', 'nut', 'category at position 2 needs '),
+        ('categories', {'id': 3, 'name': 'x'}, r'categories have the ids \[1, 3, 3\]; give each its own id'),
+        ('images', {'id': float('inf')}, 'image at position 1 needs .*inf is no whole number'),
+        ('images', None, 'image at position 1 needs '),
+    ],
+)
+def test_a_malformed_category_or_image_is_named(tmp_path, part, entry, message):
+    (tmp_path / 'a.json').write_text(json.dumps({**CONTENT, part: [*CONTENT[part], entry]}))
+    with pytest.raises(ValueError, match=rf'a\.json: {message}'):
+        read_ground_truth(tmp_path / 'a.json')
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r'none\.json cannot be read \(No such file.*\); correct ann_file'):
+        read_ground_truth(tmp_path / 'none.json')
