@@ -40,10 +40,10 @@ class Mosaic(Transform):
     the canvas, around its middle, the following affine or letterbox fits to the network input: 1.0 keeps the size that
     objects have in validation, 2.0 takes the whole canvas, on which every object is half as large.
 
-    Source: YOLOv4, arXiv:2004.10934; recipe of arXiv:2606.03748. Two deviations: the recipe joins images at their native
-    size, here each is fitted to the network input first, so that objects have one scale whatever the size of the files;
-    and the recipe takes the whole canvas, which is ``window=2.0`` here, while the default of 1.0 keeps the scale of
-    validation.
+    Source: YOLOv4, arXiv:2004.10934; recipe of arXiv:2606.03748. Two deviations: the recipe joins images at their
+    native size, here each is fitted to the network input first, so that objects have one scale whatever the size of the
+    files; and the recipe takes the whole canvas, which is ``window=2.0`` here, while the default of 1.0 keeps the
+    scale of validation.
 
     Args:
         image_size: Side, or height and width, of the network input; the data set's own where a config states none.
