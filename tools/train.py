@@ -5,7 +5,16 @@ import argparse
 import sys
 from pathlib import Path
 
-from lucid.apis import CheckpointError, ConfigError, ImageError, Interrupted, load_config, override, train
+from lucid.apis import (
+    CheckpointError,
+    ConfigError,
+    ImageError,
+    Interrupted,
+    NonFiniteLossError,
+    load_config,
+    override,
+    train,
+)
 from lucid.apis.options import OptionsAction
 
 EXAMPLES = """examples:
@@ -52,7 +61,7 @@ def main() -> int:
             launcher=args.launcher,
         )
         train(cfg, resume=args.resume)
-    except (ConfigError, CheckpointError, ImageError, FileNotFoundError) as error:
+    except (ConfigError, CheckpointError, ImageError, FileNotFoundError, NonFiniteLossError) as error:
         print(f'error: {error}', file=sys.stderr)
         return 2
     except Interrupted as stop:

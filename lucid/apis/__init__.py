@@ -7,12 +7,14 @@ from lucid.apis.train import Interrupted, train
 from lucid.apis.validate import ConfigError, validate
 from lucid.datasets import ImageError
 from lucid.engine.checkpoint import CheckpointError
+from lucid.engine.hooks import NonFiniteLossError
 
 __all__ = [
     'CheckpointError',
     'ConfigError',
     'ImageError',
     'Interrupted',
+    'NonFiniteLossError',
     'TrainedDetector',
     'build_runner',
     'complete',

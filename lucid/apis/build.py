@@ -1,6 +1,7 @@
 """From a config file to a runner whose data sets are built once and whose class count comes from the data."""
 
 import itertools
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -138,6 +139,7 @@ def build_runner(cfg: Config, *, mode: Literal['train', 'test'], resume: Path | 
     """
     validate(cfg)
     cfg = copied(cfg)
+    _check_log_level(cfg)
     init_default_scope(SCOPE)
     seed = cfg.randomness['seed']
     parts: dict[str, Any] = {}
@@ -172,6 +174,7 @@ def build_runner(cfg: Config, *, mode: Literal['train', 'test'], resume: Path | 
             runner.auto_scale_lr = None  # done
             if runner.param_schedulers is not None:
                 runner.param_schedulers = runner.build_param_scheduler(runner.param_schedulers)
+            runner.call_hook('check')
     except (ValueError, FileNotFoundError) as error:
         raise ConfigError(str(error)) from error
     return runner
@@ -215,6 +218,13 @@ def _require(cfg: Config, *names: str) -> None:
             raise ConfigError(f'{cfg.filename}: there is no {name}, which this needs; add it')
 
 
+def _check_log_level(cfg: Config) -> None:
+    """Raise ``ConfigError`` for a level that logging does not know."""
+    level, names = cfg.get('log_level', 'INFO'), logging.getLevelNamesMapping()
+    if not (level in names or (isinstance(level, int) and not isinstance(level, bool) and level >= 0)):
+        raise ConfigError(f'{cfg.filename}: log_level is {level!r}; {nearest(str(level), sorted(names))}')
+
+
 def _evaluation(cfg: Config, dataset: Dataset, *, name: str, source: str, seed: int) -> dict[str, Any]:
     _require(cfg, f'{source}_evaluator')
     evaluator = cfg[f'{source}_evaluator']
@@ -223,7 +233,9 @@ def _evaluation(cfg: Config, dataset: Dataset, *, name: str, source: str, seed: 
         if 'ann_file' in takes and metric.get('ann_file') is None and hasattr(dataset, 'annotation_file'):
             metric['ann_file'] = str(dataset.annotation_file)
     return {
-        f'{name}_dataloader': build_dataloader(cfg[f'{source}_dataloader'], dataset=dataset, seed=seed),
+        f'{name}_dataloader': build_dataloader(
+            cfg[f'{source}_dataloader'], dataset=dataset, seed=seed, name=f'{source}_dataloader'
+        ),
         f'{name}_cfg': cfg.get(f'{name}_cfg') or {'type': f'{name.capitalize()}Loop'},
         f'{name}_evaluator': copied(cfg)[f'{source}_evaluator'],
     }

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -34,7 +35,9 @@ def _build(registry: Registry, cfg: Mapping[str, Any], **given: Any) -> Any:
         raise
 
 
-def build_dataloader(cfg: Mapping[str, Any], *, dataset: Dataset, seed: int) -> DataLoader:
+def build_dataloader(
+    cfg: Mapping[str, Any], *, dataset: Dataset, seed: int, name: str = 'train_dataloader'
+) -> DataLoader:
     """Build a loader over a data set that is already there.
 
     Its order and its workers' seeds come from ``seed`` and never touch the process's own generators, so that a run
@@ -45,9 +48,13 @@ def build_dataloader(cfg: Mapping[str, Any], *, dataset: Dataset, seed: int) -> 
         cfg: ``dataset`` is ignored; ``sampler``, ``collate_fn`` by their types; the rest is the loader's own.
         dataset: What is loaded.
         seed: Of sampler and workers.
+        name: Of the loader in the config, for the message.
 
     Returns:
         The loader; its workers start with its first iteration.
+
+    Raises:
+        ConfigError: It would have no batch, or a part of it cannot be built.
     """
     options = {key: value for key, value in cfg.items() if key not in ('dataset', 'sampler', 'collate_fn')}
     if cfg.get('sampler') is not None:
@@ -62,13 +69,41 @@ def build_dataloader(cfg: Mapping[str, Any], *, dataset: Dataset, seed: int) -> 
             options.pop(key, None)
     options['pin_memory'] = bool(options.get('pin_memory')) and torch.cuda.is_available()
     options['worker_init_fn'] = partial(start_worker, num_workers=options['num_workers'], rank=get_rank(), seed=seed)
-    return DataLoader(dataset, generator=torch.Generator().manual_seed(seed), **options)
+    loader = DataLoader(dataset, generator=torch.Generator().manual_seed(seed), **options)
+    samples = len(options.get('sampler', dataset))  # type: ignore[arg-type]
+    if len(loader) == 0 < samples:
+        raise ConfigError(
+            f'{name} has no batch: drop_last drops the only one, of {samples} images where batch_size is '
+            f'{loader.batch_size}; lower {name}.batch_size, or set {name}.drop_last=False'
+        )
+    return loader
 
 
 def start_worker(worker_id: int, *, num_workers: int, rank: int, seed: int) -> None:
-    """Seed a worker process and leave Ctrl-C to the main one, which finishes its window with this worker's batches."""
+    """Seed a worker process and leave signals to the main one, which finishes its window with this worker's batches."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A SIGTERM to the whole group is the main process's too; one from it alone ends this worker.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     worker_init_fn(worker_id, num_workers=num_workers, rank=rank, seed=seed)
+
+
+def _end_with_parent(parent: int) -> None:
+    """Wait for a SIGTERM that ``parent`` sent, and end this process."""
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
+        pass
+    os._exit(0)
+
+
+def close_workers(loader: DataLoader) -> None:
+    """End the workers that a loader keeps between epochs; a later iteration starts new ones.
+
+    Left to the end of Python they are killed, which the loader takes for a crash and reports.
+    """
+    iterator = getattr(loader, '_iterator', None)
+    if iterator is not None:
+        iterator._shutdown_workers()
+        loader._iterator = None
 
 
 def settle_classes(cfg: Config, dataset: Dataset) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 from mmengine.config import Config
 
 from lucid.apis.build import build_runner, complete
+from lucid.apis.data import close_workers
 from lucid.apis.processes import joined
 from lucid.engine import checkpoint as files
 from lucid.engine.checkpoint import CheckpointError, plain
@@ -33,8 +34,9 @@ class Interrupted(KeyboardInterrupt):
 def train(cfg: Config, *, resume: bool | str | Path = False) -> Runner:
     """Train the model of a config.
 
-    SIGINT and SIGTERM let the current window end, write ``last.pth`` and raise ``Interrupted``; a second one, one
-    outside an epoch's batches, and one in a run of several processes stop at once.
+    SIGINT and SIGTERM let the current window end, write ``last.pth`` and raise ``Interrupted``; in an epoch's last
+    window, when the epoch's own checkpoint is written. A second one, one in validation, and one in a run of several
+    processes stop at once.
 
     Args:
         cfg: What ``load_config`` returned, not changed.
@@ -47,6 +49,7 @@ def train(cfg: Config, *, resume: bool | str | Path = False) -> Runner:
         ConfigError: The config cannot be meant, or its data is missing or disagrees with it.
         CheckpointError: The checkpoint is damaged or belongs to another run.
         Interrupted: A signal stopped training.
+        NonFiniteLossError: A loss was not finite.
     """
     cfg = complete(cfg)
     if cfg.randomness.get('deterministic'):
@@ -63,6 +66,9 @@ def train(cfg: Config, *, resume: bool | str | Path = False) -> Runner:
                 runner.train()
         finally:
             runner.visualizer.close()  # the logger hook does so only after a training that ended well
+            for loop in (runner.train_loop, runner.val_loop):
+                if loop is not None:
+                    close_workers(loop.dataloader)
     return runner
 
 

@@ -29,8 +29,7 @@ class ExponentialMovingAverage:
     """
 
     def __init__(self, model: nn.Module, *, decay: float = 0.9999, warmup: float = 2000.0) -> None:
-        if not 0 <= decay < 1 or not warmup > 0:
-            raise ValueError(f'EMA: decay={decay}, warmup={warmup}; use 0 <= decay < 1 and warmup > 0')
+        check_decay(decay, warmup)
         self.model = model
         self.decay = decay
         self.warmup = warmup
@@ -129,6 +128,12 @@ class ExponentialMovingAverage:
             averages.append(shadow)
             live.append(self._live[name])
         return list(pairs.values())
+
+
+def check_decay(decay: float, warmup: float) -> None:
+    """Raise ``ValueError`` for numbers with which nothing is averaged."""
+    if not 0 <= decay < 1 or not warmup > 0:
+        raise ValueError(f'EMA: decay={decay}, warmup={warmup}; use 0 <= decay < 1 and warmup > 0')
 
 
 def _floating(model: nn.Module) -> dict[str, Tensor]:

@@ -1,5 +1,6 @@
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import time
@@ -45,6 +46,17 @@ def test_it_trains_in_bfloat16_and_returns_zero(
     [
         (['--launcher', 'pytorch'], 'nothing launched this process; use torchrun'),
         (['--cfg-options', 'model.scael=s'], "did you mean 'scale'?"),
+        (['--cfg-options', 'log_level=FOO'], 'log_level is'),
+        (['--cfg-options', 'default_hooks.ema.decay=2.0'], 'use 0 <= decay < 1'),
+        (['--cfg-options', 'param_scheduler.lrf=-1.0'], 'use end > 0, lrf >= 0'),
+        (
+            ['--cfg-options', 'train_dataloader.drop_last=True', 'train_dataloader.batch_size=32'],
+            'lower train_dataloader.batch_size, or set train_dataloader.drop_last=False',
+        ),
+        (
+            ['--cfg-options', 'train_cfg.max_epochs=1', 'optim_wrapper.optimizer.lr=1e30', 'param_scheduler=None'],
+            'not finite in iteration',
+        ),
         (['--resume'], 'no checkpoint at'),
         (['--resume', 'nowhere.pth'], 'no checkpoint at nowhere.pth'),
     ],
@@ -91,6 +103,44 @@ def test_a_killed_process_resumes_where_it_was(
     assert call(monkeypatch, *arguments, f'train_cfg.max_epochs={epochs}', *flags, '--resume') == 0
     assert f'iter: {place}' in capsys.readouterr().out
     assert files.load(last)['meta']['iter'] == 5 * epochs
+
+
+WORKERS = ['train_dataloader.num_workers=1', 'val_dataloader.num_workers=1']
+
+
+def test_workers_end_without_a_word(arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, str(TOOL), *arguments, 'train_cfg.max_epochs=1', *WORKERS],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert 'Traceback' not in done.stderr
+    assert 'killed by signal' not in done.stderr
+
+
+def test_a_signal_to_the_whole_group_ends_as_interrupted(arguments: list[str], tmp_path: Path) -> None:
+    last = tmp_path / 'run' / 'last.pth'
+    flags = ['train_cfg.val_interval=400', 'train_cfg.max_epochs=400', 'default_hooks.checkpoint.every_n_steps=2']
+    process = subprocess.Popen(
+        [sys.executable, str(TOOL), *arguments, *flags, *WORKERS],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not last.is_file() and time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGTERM)
+        _, shown = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 128 + signal.SIGTERM, shown[-3000:]
+    assert 'killed by signal' not in shown
 
 
 def test_two_processes_train_as_one(arguments: list[str], tmp_path: Path) -> None:

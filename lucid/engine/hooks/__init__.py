@@ -2,7 +2,7 @@
 
 from lucid.engine.hooks.branch_weight import BranchWeightHook
 from lucid.engine.hooks.checkpoint import CheckpointHook
-from lucid.engine.hooks.deferred_info import DeferredInfoHook
+from lucid.engine.hooks.deferred_info import DeferredInfoHook, NonFiniteLossError
 from lucid.engine.hooks.ema import EMAHook
 from lucid.engine.hooks.environment import EnvironmentHook
 from lucid.engine.hooks.progress import ProgressHook
@@ -15,6 +15,7 @@ __all__ = [
     'DeferredInfoHook',
     'EMAHook',
     'EnvironmentHook',
+    'NonFiniteLossError',
     'ProgressHook',
     'SchedulerHook',
     'VisualizationHook',

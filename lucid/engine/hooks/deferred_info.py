@@ -13,6 +13,10 @@ from torch import Tensor
 from lucid.registry import HOOKS
 
 
+class NonFiniteLossError(FloatingPointError):
+    """A loss is not finite; the message names the iteration, its images and the remedy."""
+
+
 class _Row(NamedTuple):
     """The log variables of one iteration.
 
@@ -44,7 +48,7 @@ class DeferredInfoHook(RuntimeInfoHook):
 
     Raises:
         ValueError: An unknown ``on_nonfinite``.
-        FloatingPointError: At a logging iteration, if ``on_nonfinite`` is ``'raise'``.
+        NonFiniteLossError: At a logging iteration, if ``on_nonfinite`` is ``'raise'``.
     """
 
     priority = 'VERY_HIGH'  # the logger, which runs later in the same iteration, reads what this hook writes
@@ -153,7 +157,7 @@ class DeferredInfoHook(RuntimeInfoHook):
             'last checkpoint with the changed options'
         )
         if self.on_nonfinite == 'raise':
-            raise FloatingPointError(message)
+            raise NonFiniteLossError(message)
         runner.logger.warning(message)
 
 

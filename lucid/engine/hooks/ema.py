@@ -7,7 +7,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from lucid.engine.distributed import buffer_names, unwrapped
-from lucid.engine.ema import ExponentialMovingAverage
+from lucid.engine.ema import ExponentialMovingAverage, check_decay
 from lucid.engine.optim_wrappers import OptimWrapper
 from lucid.registry import HOOKS
 
@@ -26,11 +26,15 @@ class EMAHook(Hook):
     Args:
         decay: Limit of the decay.
         warmup: Updates in which the decay comes within 1/e of its limit.
+
+    Raises:
+        ValueError: A number is out of range.
     """
 
     priority = 'NORMAL'  # before CheckpointHook (VERY_LOW): after_val_epoch must have swapped out when best is written
 
     def __init__(self, *, decay: float = 0.9999, warmup: float = 2000.0) -> None:
+        check_decay(decay, warmup)
         self.decay = decay
         self.warmup = warmup
         self.ema: ExponentialMovingAverage | None = None
@@ -47,11 +51,11 @@ class EMAHook(Hook):
         if runner._resume and self._resumed is None:
             runner.logger.warning("The checkpoint has no 'ema' entry: averaging starts from its weights.")
 
-    def before_train(self, runner: Runner) -> None:
-        """Start averaging, from the weights that were initialised, loaded or resumed by now.
+    def check(self, runner: Runner) -> None:
+        """Refuse a wrapper without post-steps, before training.
 
         Args:
-            runner: The runner that starts training.
+            runner: The runner, with its optimizer wrapper built.
 
         Raises:
             ValueError: The optimizer wrapper is not one of lucid's.
@@ -62,13 +66,21 @@ class EMAHook(Hook):
                 f"EMAHook: {type(wrapper).__name__} has no post-steps; use lucid's OptimWrapper or AmpOptimWrapper "
                 "with default_scope='lucid'"
             )
+
+    def before_train(self, runner: Runner) -> None:
+        """Start averaging, from the weights that were initialised, loaded or resumed by now.
+
+        Args:
+            runner: The runner that starts training.
+        """
+        self.check(runner)
         if self.ema is None:
             self.ema = ExponentialMovingAverage(unwrapped(runner.model), decay=self.decay, warmup=self.warmup)
         self.restore(runner)
         if self._resumed is not None:
             self.ema.load_state_dict(self._resumed)
             self._resumed = None
-        wrapper.add_post_step(self.ema)
+        runner.optim_wrapper.add_post_step(self.ema)
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Make sure that the model holds its own weights, and look its tensors up again.
