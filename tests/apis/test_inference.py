@@ -159,11 +159,13 @@ def test_a_checkpoint_alone_is_enough_and_gives_what_its_model_gave(checkpoint, 
     assert all(torch.equal(found[key], expected[key]) for key in ('boxes', 'scores', 'labels'))
 
 
-def test_what_training_writes_is_enough(tiny):
+def test_what_training_writes_is_enough(tiny, tmp_path):
     options = {
+        'data_root': str(tmp_path),  # its own: validation images of another size
         'train_cfg__max_epochs': 1,
         'train_dataloader__batch_size': 20,
         'val_dataloader__dataset__image_size': 96,
+        'val_dataloader__dataset__scene_size': 64,  # the images on disk stay as other tests made them
     }
     cfg = tiny(**options)
     runner = train(cfg)
