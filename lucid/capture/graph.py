@@ -73,7 +73,6 @@ def quiet() -> Iterator[None]:
     collecting, cached = gc.isenabled(), torch.is_autocast_cache_enabled()
     with _LOCK:
         _RECORDING.active, _RECORDING.cached = True, cached
-        gc.collect()
         gc.disable()
         torch.set_autocast_cache_enabled(False)
         try:
@@ -116,6 +115,7 @@ class CudaMemory:
 
     def graphs(self) -> tuple[Graph, Graph]:
         """A forward and a backward graph in this pool."""
+        gc.collect()  # dead cycles may hold memory, and graphs of a recording that is gone
         return CudaGraph(self, 'forward'), CudaGraph(self, 'forward' if self.shared else 'backward')
 
     def num_bytes(self) -> int:

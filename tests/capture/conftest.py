@@ -141,7 +141,8 @@ def _graph(name: str) -> Iterator[Graph]:
     torch.backends.cudnn.deterministic = kept
     for region in graph.regions:
         region.release()
-    gc.collect()
+    if name == 'cuda':
+        gc.collect()
 
 
 class Training:
@@ -157,7 +158,7 @@ class Training:
         scale: float = 2.0**16,
         set_to_none: bool = True,
     ) -> None:
-        self.model = model.train()
+        self.model = model
         self.device = next(model.parameters()).device
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
         self.accumulate, self.read, self.dtype, self.set_to_none = accumulate, read, dtype, set_to_none
