@@ -50,7 +50,9 @@ class FlatGradients:
             step = ALIGNMENT // grad.element_size()
             lengths[flat] += -(-grad.numel() // step) * step
         flats = [like.new_empty(length) for like, length in zip(likes, lengths, strict=True)]
-        present = [(slot, grad) for slot, grad in zip(slots, grads, strict=True) if slot is not None and grad is not None]
+        present = [
+            (slot, grad) for slot, grad in zip(slots, grads, strict=True) if slot is not None and grad is not None
+        ]
         if present:
             torch._foreach_copy_([_view(flats[s.flat], s) for s, _ in present], [g for _, g in present])
         self.slots = slots

@@ -100,7 +100,7 @@ class CudaMemory:
     def __init__(self, device: torch.device, *, shared: bool = True) -> None:
         self.device = device
         self.shared = shared
-        self.stream = torch.cuda.Stream(device)
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._handles: dict[str, Any] = {}
         self._num_live: dict[str, int] = {}
         self._num_bytes = 0
@@ -148,15 +148,12 @@ class CudaGraph:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def record(self, body: Callable[[], T]) -> T:
-        """Capture ``body``.
+        """Capture ``body``; raises RecordingError if the capture is invalidated.
 
-        ``thread_local``: under ``global`` an event query of a pin-memory thread would break the capture.
+        The mode is ``thread_local``: under ``global`` an event query of a pin-memory thread would break the capture.
         The autograd engine runs a captured backward in its device thread, on the stream of the recorded forward;
         launches and private-pool allocations go by the *stream's* capture state, so that they are captured too, and a
         synchronization there fails in every mode because the stream itself is capturing.
-
-        Raises:
-            RecordingError: the capture was invalidated.
         """
         memory = self._memory
         torch.cuda.synchronize(memory.device)
@@ -168,16 +165,11 @@ class CudaGraph:
         with torch.cuda.device(memory.device), torch.cuda.stream(memory.stream):
             try:
                 graph.capture_begin(pool=handle, capture_error_mode='thread_local')
-                try:
-                    result = body()
-                except BaseException:
-                    with contextlib.suppress(RuntimeError):  # an invalidated capture cannot end well
-                        graph.capture_end()
-                    raise
+                result = body()
                 graph.capture_end()
             except BaseException as error:
                 memory.leave(self._kind)
-                _break_off(graph, handle, memory)
+                _abandon(graph, handle, memory)
                 if isinstance(error, RuntimeError) and not isinstance(error, CaptureError):
                     raise RecordingError(
                         f'the CUDA capture failed: {error}',
@@ -201,12 +193,20 @@ class CudaGraph:
             self._memory.leave(self._kind)
 
 
-def _break_off(graph: torch.cuda.CUDAGraph, handle: Any, memory: CudaMemory) -> None:
-    """Undo what an unfinished capture leaves behind in the allocator and the generators."""
+def _abandon(graph: torch.cuda.CUDAGraph, handle: Any, memory: CudaMemory) -> None:
+    """End a capture that failed, and undo what it leaves behind in the allocators and the generators."""
+    try:
+        graph.capture_end()
+        graph.reset()  # the target raised by itself: the capture was whole
+    except RuntimeError:
+        _heal(graph, handle, memory)
+
+
+def _heal(graph: torch.cuda.CUDAGraph, handle: Any, memory: CudaMemory) -> None:
+    """Repair the process after an invalidated capture, whose end torch leaves half done."""
     _BROKEN.append(graph)
     index = memory.device.index if memory.device.index is not None else torch.cuda.current_device()
-    # When ending the capture fails, torch leaves before it takes the pool out of the allocator's route.
-    with contextlib.suppress(RuntimeError):
+    with contextlib.suppress(RuntimeError):  # allocations of the side stream would go on into the pool
         torch._C._cuda_endAllocateToPool(index, handle)
     with contextlib.suppress(RuntimeError):  # also clears the error that the broken capture left pending
         torch.cuda.synchronize(memory.device)

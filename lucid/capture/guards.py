@@ -1,6 +1,7 @@
 """Guards: the module state that a recording baked in, kept flat so that checking it walks no modules."""
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from operator import attrgetter, is_, itemgetter
 from typing import Any
 
@@ -16,7 +17,7 @@ _SLOT = '_compiled_call_impl'
 _address = Tensor.data_ptr
 _requires_grad: Callable[[Tensor], bool] = attrgetter('requires_grad')
 _training: Callable[[dict[str, Any]], bool] = itemgetter('training')
-_entry = dict.__getitem__
+_entry, _get = dict.__getitem__, dict.get
 
 
 class Guards:
@@ -32,7 +33,8 @@ class Guards:
         self._dicts = [vars(m) for _, m in modules]
         self._paths = [path for path, _ in modules]
         self._training = list(map(_training, self._dicts))
-        self._slots = [d.get(_SLOT) for d in self._dicts[1:]]
+        self._children = self._dicts[1:]  # the target's own slot is the region's
+        self._slots = list(map(_get, self._children, repeat(_SLOT)))
         self._hook_dicts = [vars(m)[kind] for _, m in modules for kind in _HOOKS]
         # Who holds what: (dictionary, key) must still lead to the same object.
         entries = [
@@ -50,12 +52,16 @@ class Guards:
         ]
         self._holders, self._keys = [e[0] for e in entries], [e[1] for e in entries]
         self._objects, self._names = [e[2] for e in entries], [e[3] for e in entries]
-        self._tables = [holder for _, m in modules for holder in (m._parameters, m._buffers, m._modules)]
+        # Empty tables stay unwatched, but for the target's own: what was registered nowhere is called by nobody.
+        tables = [holder for _, m in modules for holder in (m._parameters, m._buffers, m._modules)]
+        self._tables = tables[:3] + [holder for holder in tables[3:] if holder]
         self._lengths = list(map(len, self._tables))
         self._tensors = [value for value in self._objects if isinstance(value, Tensor)]
         self._tensor_names = [n for n, v in zip(self._names, self._objects, strict=True) if isinstance(v, Tensor)]
         self._addresses = list(map(_address, self._tensors))
-        self._flags = list(map(_requires_grad, self._tensors))
+        self._trainable = list(module.parameters())
+        self._trainable_names = [name for name, _ in module.named_parameters()]
+        self._flags = list(map(_requires_grad, self._trainable))
         plain = [
             (vars(m), key, value, _join(path, key))
             for path, m in modules
@@ -92,13 +98,14 @@ class Guards:
             return self._name_swapped()
         if list(map(_address, self._tensors)) != self._addresses:
             return _differs('the memory of', self._tensor_names, map(_address, self._tensors), self._addresses)
-        if list(map(_requires_grad, self._tensors)) != self._flags:
-            return _differs('requires_grad of', self._tensor_names, map(_requires_grad, self._tensors), self._flags)
+        if list(map(_requires_grad, self._trainable)) != self._flags:
+            flags = map(_requires_grad, self._trainable)
+            return _differs('requires_grad of', self._trainable_names, flags, self._flags)
         if list(map(_training, self._dicts)) != self._training:
             return _differs('the training flag of', self._paths, map(_training, self._dicts), self._training)
         if plain != self._plain_values:
             return _differs('the attribute', self._plain_names, plain, self._plain_values)
-        if [d.get(_SLOT) for d in self._dicts[1:]] != self._slots:
+        if list(map(_get, self._children, repeat(_SLOT))) != self._slots:
             return 'a submodule was compiled'
         return None
 

@@ -26,11 +26,15 @@ DYNAMIC_SHAPES = frozenset(
         'torchvision::nms',
     }
 )
-INDEXED = frozenset({'aten::index', 'aten::_unsafe_index', 'aten::index_put', 'aten::index_put_', 'aten::_index_put_impl_'})
+INDEXED = frozenset(
+    {'aten::index', 'aten::_unsafe_index', 'aten::index_put', 'aten::index_put_', 'aten::_index_put_impl_'}
+)
 REALLOCATED = frozenset({'aten::resize_', 'aten::resize_as_', 'aten::set_'})
 
 # These do not reach the dispatcher: the function mode sees them, where they are called on a tensor from Python.
-HOST_METHODS = frozenset({'tolist', 'numpy', '__array__', '__dlpack__', 'item', '__bool__', '__float__', '__int__', '__index__'})
+HOST_METHODS = frozenset(
+    {'tolist', 'numpy', '__array__', '__dlpack__', 'item', '__bool__', '__float__', '__int__', '__index__'}
+)
 
 
 def refuse(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -76,10 +80,9 @@ def _is_mask(index: object) -> bool:
 
 def _crosses_devices(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     if name == 'aten::copy_':
-        # A 0-d CPU tensor is passed as a kernel argument, which a graph bakes in like a Python number.
-        return args[0].device.type != args[1].device.type
+        return bool(args[0].device.type != args[1].device.type)
     device = kwargs.get('device')
-    return device is not None and torch.device(device).type != args[0].device.type
+    return device is not None and bool(torch.device(device).type != args[0].device.type)
 
 
 def storage_id(tensor: Tensor) -> int:
@@ -101,6 +104,11 @@ class HostMethods(TorchFunctionMode):
         name = getattr(func, '__name__', '')
         if name in HOST_METHODS:
             raise _host_read(f'Tensor.{name}')
+        if name in ('tensor', 'as_tensor') and torch.device((kwargs or {}).get('device') or 'cpu').type != 'cpu':
+            raise HostReadError(
+                f'the target makes a tensor on the device from host data (torch.{name})',
+                'make constants once, as buffers',
+            )
         return func(*args, **(kwargs or {}))
 
 
@@ -112,9 +120,9 @@ class Inspector(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.outside: dict[int, Tensor] = {}
-        self._made: dict[int, Tensor] = {}
+        self._made: set[int] = set()  # keys only: holding the tensors would hold every activation at once
 
     def run(self, body: Callable[[], object]) -> None:
         """Run ``body`` under inspection and forget what it made."""
@@ -135,5 +143,5 @@ class Inspector(TorchDispatchMode):
         for tensor in tensors_in(result):
             key = storage_id(tensor)
             if key not in self.outside:
-                self._made[key] = tensor.detach()
+                self._made.add(key)
         return result

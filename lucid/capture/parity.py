@@ -104,7 +104,7 @@ def _kind(value: Any) -> str:
 
 def _generators() -> dict[str, Tensor]:
     states = {'cpu': torch.get_rng_state()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states['cuda'] = torch.cuda.get_rng_state()
     return states
 

@@ -1,6 +1,7 @@
 """One recording: the static buffers and the two graphs of one signature, and the autograd node of a replay."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from lucid.capture.graph import was_caching
 from lucid.capture.operators import Inspector
 from lucid.capture.pool import Pool
 from lucid.capture.signature import CONSTANTS, Signature, static_like, unflatten
+
+_version: Callable[[Tensor], int] = attrgetter('_version')
 
 
 class Recording:
@@ -48,8 +51,7 @@ class Recording:
     def warm_up(self) -> None:
         """Run forward and backward on the static buffers as often as the memory asks; the first time inspected.
 
-        Raises:
-            RecordingError: something in the target cannot be recorded; nothing has been captured yet.
+        Raises RecordingError if something in the target cannot be recorded; nothing has been captured yet.
         """
         inspector = Inspector()
         self.pool.memory.warm_up(lambda: inspector.run(self._rehearse))
@@ -84,11 +86,11 @@ class Recording:
             for i in self._positions:
                 self._statics[i].copy_(leaves[i])
             self._forward.replay()
-            outputs = [output.clone() for output in self._outputs]
+            outputs = self.copies()
         self.num_replays += 1
         if self.gradients is not None:
             inputs = [leaves[i] for i in self._input_positions]
-            outputs = list(_Replay.apply(self, outputs, *inputs, *self.parameters))  # type: ignore[no-untyped-call]
+            outputs = list(_Replay.apply(self, outputs, *inputs, *self.parameters))
         assert self._structure is not None
         tensors = iter(outputs)
         num_leaves = len(outputs) + len(self._constants)
@@ -116,6 +118,10 @@ class Recording:
             views = self.pool.ownership.hand_out(self.gradients, sorted(reached))
         return [views.get(i) for i in range(len(self._input_positions) + len(self.parameters))]
 
+    def copies(self) -> list[Tensor]:
+        """The outputs of the last replay in memory of their own: the next replay writes the static ones."""
+        return [output.clone() for output in self._outputs]
+
     def non_differentiable(self, outputs: Sequence[Tensor]) -> list[Tensor]:
         """Those of ``outputs`` that have no gradient."""
         return [output for i, output in enumerate(outputs) if i not in self._differentiable]
@@ -128,7 +134,7 @@ class Recording:
 
     def _run(self) -> Any:
         args, kwargs = unflatten(self._statics, self.signature.structure)
-        return self._module._call_impl(*args, **kwargs)
+        return self._module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def _rehearse(self) -> None:
         outputs = self._keep(self._run())
@@ -183,8 +189,8 @@ class Recording:
         cached = torch.is_autocast_enabled(leaf.device.type) and was_caching()
         if cached and num_uses > 1 and id(leaf) in known:
             raise RecordingError(
-                f'a parameter of shape {tuple(leaf.shape)} is used {num_uses} times under the weight cache of autocast, '
-                'which adds its gradients in low precision',
+                f'a parameter of shape {tuple(leaf.shape)} is used {num_uses} times under the weight cache of '
+                'autocast, which adds its gradients in low precision',
                 'build autocast with cache_enabled=False',
             )
 
@@ -210,15 +216,20 @@ def _leaves(output: Tensor) -> Iterator[tuple[int, tuple[Tensor, int]]]:
     yield from uses.items()
 
 
+def _versions(tensors: Iterable[Tensor]) -> int:
+    """Rises whenever one of the tensors is written in place."""
+    return sum(map(_version, tensors))
+
+
 class _Replay(torch.autograd.Function):
     """The autograd node of a replayed forward; ``outputs`` are its results, computed before."""
 
     @staticmethod
-    def forward(ctx: Any, recording: Recording, outputs: list[Tensor], *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, recording: Recording, outputs: list[Tensor], *_: Tensor) -> tuple[Tensor, ...]:
         ctx.recording = recording
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*recording.non_differentiable(outputs))
-        ctx.versions = sum(parameter._version for parameter in recording.parameters)
+        ctx.versions = _versions(recording.parameters)
         recording.pool.hold(ctx)
         return tuple(outputs)
 
@@ -234,7 +245,7 @@ class _Replay(torch.autograd.Function):
                 'a second backward through a replayed region: the first one may have overwritten its activations',
                 'sum the losses and call backward once, or leave the region out of the capture',
             )
-        if ctx.versions != sum(parameter._version for parameter in recording.parameters):
+        if ctx.versions != _versions(recording.parameters):
             raise BackwardError(
                 'a parameter was written in place between the forward and the backward of a replayed region',
                 'call backward before the optimizer steps',

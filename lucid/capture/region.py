@@ -58,8 +58,7 @@ class ModuleRegion:
     ) -> None:
         """Route the target's calls here. Nothing is recorded before the first training call.
 
-        Raises:
-            TargetError: the model has no such module, or it is compiled or captured already.
+        Raises TargetError if the model has no such module, or it is compiled or captured already.
         """
         if self._module is not None:
             raise TargetError(f'the region {self.routes.name} is active', 'release it first')
@@ -67,7 +66,7 @@ class ModuleRegion:
         if vars(module).get(SLOT) is not None:
             raise TargetError(
                 f'{self.routes.name} is compiled with module.compile(), or captured already',
-                "remove the compile() call, or `compile` from the config, or capture without it",
+                'remove the compile() call, or `compile` from the config, or capture without it',
             )
         self._policy = policy or Policy()
         self._parts = parts or Parts()
@@ -76,11 +75,12 @@ class ModuleRegion:
         self._device = torch.device('cpu')
         self._on_cuda = False
         self._guards: Guards | None = None
-        self._failed: list[Signature] = []
+        self._failed: list[tuple[Signature, str]] = []
         self._stopped = ''
         self._stale = ''
         self._num_fruitless = self._num_moves = 0
         self._candidate: Signature | None = None
+        self.routes = Routes(self.target or 'model')
         self._module = module
         self._slot = self._call
         setattr(module, SLOT, self._slot)
@@ -92,6 +92,8 @@ class ModuleRegion:
             return
         if vars(module).get(SLOT) is self._slot:
             delattr(module, SLOT)
+        else:
+            self.routes.slot_taken = True
         if self._pool is not None:
             self._pool.release()
         self._pool = self._guards = None
@@ -120,13 +122,13 @@ class ModuleRegion:
         recording = next((r for r in pool.recordings if r.signature == signature), None)
         if recording is None:
             if refused := self._refused(pool, signature):
-                return self._eager(module, args, kwargs, refused, signature.describe())
+                return self._eager(module, args, kwargs, *refused)
             try:
                 recording = self._capture(module, leaves, signature, pool, device)
             except CaptureError as error:
                 if self._policy.on_error == 'raise':
                     raise
-                self._failed.append(signature)
+                self._failed.append((signature, error.what))
                 return self._eager(module, args, kwargs, Reason.FAILED, error.what)
         self._candidate = None
         self.routes.replays += 1
@@ -142,7 +144,7 @@ class ModuleRegion:
             return Reason.NO_GRAD
         if self._eager_windows and self.micro_batches > 1:
             return Reason.ACCUMULATION
-        if torch._C._len_torch_dispatch_stack() or torch.is_anomaly_enabled() or torch.jit.is_tracing():
+        if torch._C._len_torch_dispatch_stack() or torch.is_anomaly_enabled() or torch._C._get_tracing_state():
             return Reason.WATCHED
         return None
 
@@ -175,7 +177,9 @@ class ModuleRegion:
         self.routes.retired[change] += 1
         logger.info('%s: recordings retired: %s', self.routes.name, change)
         if self._policy.on_change == 'raise':
-            raise GuardError(f'{self.routes.name}: {change} after capture', "set on_change='recapture', or do not change it")
+            raise GuardError(
+                f'{self.routes.name}: {change} after capture', "set on_change='recapture', or do not change it"
+            )
         if self._policy.on_change == 'eager':
             self._stopped = change
         elif self._num_fruitless >= MAX_FRUITLESS:
@@ -191,10 +195,11 @@ class ModuleRegion:
                 self._pool = self._parts.pool(memory, self._parts.ownership(self._policy.gradients))
         return self._pool, self._device
 
-    def _refused(self, pool: Pool, signature: Signature) -> Reason | None:
+    def _refused(self, pool: Pool, signature: Signature) -> tuple[Reason, str] | None:
         """Why a signature without recording is not captured now; None if it is."""
-        if signature in self._failed:
-            return Reason.FAILED
+        for failed, what in self._failed:
+            if failed == signature:
+                return Reason.FAILED, what
         if not pool.recordings:
             return None
         if self._policy.on_new_signature == 'raise':
@@ -203,7 +208,8 @@ class ModuleRegion:
                 "drop the partial batch, or set on_new_signature='eager' or 'capture'",
             )
         if self._policy.on_new_signature == 'capture':
-            return None if len(pool.recordings) < self._policy.max_signatures else Reason.TOO_MANY
+            full = len(pool.recordings) >= self._policy.max_signatures
+            return (Reason.TOO_MANY, signature.describe()) if full else None
         # The first call may have been the odd one (a run that begins with a partial batch): a recording that served
         # that call only gives way to a signature seen twice in a row.
         odd = len(pool.recordings) == 1 and pool.recordings[0].num_replays <= 1
@@ -213,7 +219,7 @@ class ModuleRegion:
             pool.remove(pool.recordings[0])
             return None
         self._candidate = signature
-        return Reason.NEW_SIGNATURE
+        return Reason.NEW_SIGNATURE, signature.describe()
 
     def _capture(
         self, module: nn.Module, leaves: list[Any], signature: Signature, pool: Pool, device: torch.device
@@ -250,7 +256,7 @@ class ModuleRegion:
         if self.routes.count_eager(reason, detail):
             level = logging.INFO if reason.expected else logging.WARNING
             logger.log(level, '%s runs eager: %s%s', self.routes.name, reason.text, f' ({detail})' if detail else '')
-        return module._call_impl(*args, **kwargs)
+        return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 
 def _find(model: nn.Module, path: str) -> nn.Module:
@@ -259,4 +265,6 @@ def _find(model: nn.Module, path: str) -> nn.Module:
     except AttributeError as error:
         paths = [name for name, _ in model.named_modules()]
         near = difflib.get_close_matches(path, paths, n=1) or [name for name, _ in model.named_children()]
-        raise TargetError(f'the model has no module {path!r}', f'the nearest is {near[0]!r}' if near else 'use ""') from error
+        raise TargetError(
+            f'the model has no module {path!r}', f'the nearest is {near[0]!r}' if near else 'use ""'
+        ) from error

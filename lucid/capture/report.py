@@ -39,7 +39,7 @@ class Routes:
         self.num_bytes = 0
         self.eager: Counter[tuple[Reason, str]] = Counter()
         self.retired: Counter[str] = Counter()
-        self.active = False
+        self.slot_taken = False
 
     @property
     def calls(self) -> int:
@@ -58,6 +58,8 @@ class Routes:
             for (reason, detail), count in self.eager.items()
             if not reason.expected
         ]
+        if self.slot_taken:
+            found.append(f'{self.name}: module.compile() took its calls in mid-run; compile or capture, not both')
         if self.calls == 0:
             found.append(
                 f'{self.name}: never called; the model calls another module, `.forward()` or another method of it; '
@@ -113,6 +115,4 @@ class Report:
             for change, count in routes.retired.items():
                 rows.append((routes.name, 'retired', str(count), change))
         widths = [max(len(row[i]) for row in rows) for i in range(3)]
-        return '\n'.join(
-            f'{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d}'.rstrip() for a, b, c, d in rows
-        )
+        return '\n'.join(f'{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d}'.rstrip() for a, b, c, d in rows)

@@ -42,11 +42,7 @@ def unflatten(leaves: Sequence[Any], structure: TreeSpec | int) -> tuple[tuple[A
 
 
 def signature_of(leaves: Sequence[Any], structure: TreeSpec | int, device: torch.device) -> Signature:
-    """The signature of a call of a region on ``device``.
-
-    Raises:
-        SignatureError: an input is no tensor of that device and no constant.
-    """
+    """The signature of a call of a region on ``device``; SignatureError for an input that has no static buffer."""
     return Signature(tuple(_describe(leaf, device) for leaf in leaves), structure, ambient(device.type))
 
 
@@ -77,7 +73,7 @@ def ambient(device_type: str) -> tuple[Any, ...]:
         torch.get_default_dtype(),
         torch.backends.cudnn.deterministic,
         torch.backends.cudnn.benchmark,
-        torch.backends.cudnn.conv.fp32_precision,
+        torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
         torch.backends.cuda.matmul.fp32_precision,
     )
 

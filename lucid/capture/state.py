@@ -42,9 +42,8 @@ class State:
     def check(self) -> None:
         """Find state that a replay could not keep up; called after a warm-up, before anything is recorded.
 
-        Raises:
-            RecordingError: the target draws from Python's or numpy's generator, changes a plain attribute, or rebinds
-                a buffer.
+        Raises RecordingError if the target draws from Python's or numpy's generator, changes a plain attribute, or
+        rebinds a buffer.
         """
         if random.getstate() != self._python_generator or self._numpy_moved():
             raise RecordingError(
@@ -71,8 +70,8 @@ class State:
         with torch.no_grad():
             for tensor, value in self._values:
                 tensor.copy_(value)
-            for grad, value in self._grad_values:
-                grad.copy_(value)
+            for live, value in self._grad_values:
+                live.copy_(value)
         for parameter, grad in self._grads:
             parameter.grad = grad
         for parameter, hooks in self._hooks:

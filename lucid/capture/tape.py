@@ -58,7 +58,7 @@ class TapeMemory:
                 tape.poison()
 
 
-class Tape(TorchDispatchMode):
+class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A graph that re-executes each operator and copies its result to the recorded address.
 
     Random operators draw again from the default generator. In-place operators work on the recorded tensors themselves,
@@ -66,7 +66,7 @@ class Tape(TorchDispatchMode):
     """
 
     def __init__(self, memory: TapeMemory, *, pair: 'Tape | None') -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.memory = memory
         self.pair = pair
         self.calls: list[Call] = []
@@ -138,7 +138,7 @@ def _alias(tensor: Tensor) -> Tensor:
 
 
 def _poison(tensor: Tensor) -> None:
-    flat = tensor.new_empty(0).set_(tensor.untyped_storage())  # type: ignore[call-overload]
+    flat = tensor.new_empty(0).set_(tensor.untyped_storage())
     if flat.dtype == torch.bool:
         flat.fill_(True)
     elif flat.is_floating_point() or flat.is_complex():

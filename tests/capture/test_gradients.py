@@ -121,7 +121,9 @@ def test_no_gradient_shares_memory_with_a_static_buffer_when_a_replay_starts(cap
         training.micro_step(batch)
         pool = captured.regions[0]._pool
         spans = [span for r in pool.recordings for span in r.gradients.spans()]
-        adopted.append(any(a <= p.grad.data_ptr() < b for p in candidate.parameters() if p.grad is not None for a, b in spans))
+        adopted.append(
+            any(a <= p.grad.data_ptr() < b for p in candidate.parameters() if p.grad is not None for a, b in spans)
+        )
     assert adopted[0], 'autograd did not adopt: this test shows nothing'
     assert {count for count, _ in seen} == {0}
 
@@ -217,13 +219,32 @@ def test_losses_and_outputs_of_four_steps_are_read_at_the_end(graph, kit):
     graph.replays(region, 4)
 
 
+class Uncopied(Recording):
+    def copies(self):
+        return [output.detach() for output in self._outputs]
+
+
+def test_control_outputs_that_are_not_copied_change_under_the_caller(captured, kit):
+    _, candidate = kit.pair(captured)
+    captured.capture(candidate, parts={'recording': Uncopied})
+    first, second = (batch.to(captured.device) for batch in kit.images(2))
+    outputs = candidate.network(first)
+    kept = [output.detach().clone() for output in outputs]
+    held = [output.detach() for output in outputs]
+    del outputs
+    candidate.network(second)
+    assert not all(torch.equal(a, b) for a, b in zip(kept, held, strict=True))
+
+
 def keep_gradients(kit, graph, model):
     """Gradients kept by a tensor hook, by who holds the ``.grad`` object, by ``autograd.grad`` and ``retain_grad``."""
     training, kept = kit.Training(model), {'hook': [], 'object': [], 'grad': [], 'retained': []}
     weight = model.network.stem[0][0].weight
     handle = weight.register_hook(lambda grad: kept['hook'].append(grad))
     retained = []
-    level = model.network.level2.register_forward_hook(lambda m, args, out: (out.retain_grad(), retained.append(out))[0])
+    level = model.network.level2.register_forward_hook(
+        lambda m, args, out: (out.retain_grad(), retained.append(out))[0]
+    )
     for batch in kit.images(4):
         batch = batch.to(graph.device)
         kept['grad'].append(torch.autograd.grad(training.forward(batch), [weight])[0])
@@ -323,6 +344,34 @@ def test_losses_dropped_without_backward_do_not_hold_the_region(graph, kit):
     graph.replays(region, 13)
 
 
+class StrongHold(Pool):
+    """Holds the autograd node itself."""
+
+    def hold(self, node):
+        super().hold(node)
+        self.node = node
+
+
+def test_control_a_strong_hold_never_ends(captured, kit):
+    _, candidate = kit.pair(captured)
+    region = captured.capture(candidate, parts={'pool': StrongHold})
+    for batch in kit.images(3):
+        candidate(batch.to(captured.device))
+    captured.replays(region, 1)
+
+
+@pytest.mark.parametrize('shared', [True, False])
+def test_a_forward_replay_alone_destroys_gradient_buffers_in_a_shared_pool_only(captured, kit, shared):
+    _, candidate = kit.pair(captured)
+    region = captured.capture(candidate, shared=shared)
+    kit.Training(candidate).run(kit.images(1))
+    (recording,) = region._pool.recordings
+    before = [flat.clone() for flat in recording.gradients.flats]
+    recording._forward.replay()
+    same = all(torch.equal(a, b) for a, b in zip(before, recording.gradients.flats, strict=True))
+    assert same is not shared
+
+
 @pytest.mark.parametrize('gradients', MODES)
 @pytest.mark.parametrize('order', ['aba', 'baa', 'bab', 'abb'])
 def test_two_signatures_in_one_pool_accumulate_in_every_order(graph, kit, order, gradients):
@@ -350,8 +399,6 @@ def test_control_two_adopting_signatures_need_the_copy_before_any_replay(capture
 
     batches = [kit.images(1, batch=b, seed=i)[0] for i, b in enumerate([4, 2, 4, 2, 4, 4])]
     reference, candidate = kit.pair(captured)
-    captured.capture(
-        candidate, gradients='adopt', on_new_signature='capture', parts={'ownership': lambda _: OwnOnly()}
-    )
+    captured.capture(candidate, gradients='adopt', on_new_signature='capture', parts={'ownership': lambda _: OwnOnly()})
     expected = kit.Training(reference, accumulate=3).run(batches)
     assert kit.difference(expected, kit.Training(candidate, accumulate=3).run(batches)) is not None

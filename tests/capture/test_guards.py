@@ -53,8 +53,17 @@ def add_parameter(model):
 
 
 CHANGES = [
-    assign, swap_head, new_data, to_double_and_back, freeze, unfreeze, freeze_norm, change_gain, change_momentum, add_parameter
-]  # fmt: skip
+    assign,
+    swap_head,
+    new_data,
+    to_double_and_back,
+    freeze,
+    unfreeze,
+    freeze_norm,
+    change_gain,
+    change_momentum,
+    add_parameter,
+]
 
 
 class Blind(Guards):
@@ -111,7 +120,9 @@ def test_on_change_eager_stays_eager_and_equal(captured, kit, change):
 def test_on_change_raise_names_what_changed(captured, kit, change):
     _, candidate = kit.pair(captured)
     captured.capture(candidate, on_change='raise')
-    with pytest.raises(GuardError, match=r"(changed|another object|was added) after capture; set on_change='recapture'"):
+    with pytest.raises(
+        GuardError, match=r"(changed|another object|was added) after capture; set on_change='recapture'"
+    ):
         run_with_change(kit, candidate, change)
 
 
@@ -172,7 +183,9 @@ def test_a_module_hook_runs_the_region_eager_until_it_is_removed(captured, kit, 
     assert len(seen) == 4  # two calls each: the hook really ran
     captured.replays(region, 4)
     assert region.routes.captures == 1
-    assert any((where.removeprefix('network.') if '.' in where else 'the target') in p for p in region.routes.problems())
+    assert any(
+        (where.removeprefix('network.') if '.' in where else 'the target') in p for p in region.routes.problems()
+    )
 
 
 def test_control_without_guards_a_hook_does_not_run(captured, kit):
@@ -203,7 +216,9 @@ def test_invalidate_retires_for_what_no_guard_sees(graph, kit):
         head = model.network.head
         head.settings = settings
         plain = type(head).forward
-        head.__class__ = type('Head', (type(head),), {'forward': lambda s, x: tuple(o * s.settings.gain for o in plain(s, x))})
+        head.__class__ = type(
+            'Head', (type(head),), {'forward': lambda s, x: tuple(o * s.settings.gain for o in plain(s, x))}
+        )
         return model
 
     torch.manual_seed(0)
@@ -241,7 +256,10 @@ def test_a_guard_that_fails_after_every_capture_ends_in_eager_with_a_problem(cap
     found = kit.difference(run(reference), run(candidate))
     assert found is None, str(found)
     assert region.routes.captures == 3
-    assert region.routes.eager[Reason.CHANGED, 'the attribute head.gain changed, 3 times in a row right after a capture'] == 3
+    assert (
+        region.routes.eager[Reason.CHANGED, 'the attribute head.gain changed, 3 times in a row right after a capture']
+        == 3
+    )
 
 
 def test_compile_on_the_target_is_refused_by_name(captured, kit):
@@ -260,6 +278,7 @@ def test_a_compile_after_activation_shows_as_inactive_and_survives_the_release(c
     taken = candidate.network._compiled_call_impl
     region.release()
     assert candidate.network._compiled_call_impl is taken
+    assert any('module.compile() took its calls' in problem for problem in region.routes.problems())
 
 
 def test_an_unknown_target_names_the_nearest(captured, kit):
