@@ -235,16 +235,19 @@ class _Replay(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        recording: Recording = ctx.recording
+        recording: Recording | None = ctx.recording
         if torch.is_grad_enabled():
             raise BackwardError('create_graph through a replayed region', 'leave the region out of the capture')
-        if recording.released:
-            raise BackwardError('the region was released before this backward', 'call backward before after_train')
-        if not recording.pool.settle(ctx):
+        if recording is not None and recording.released:
+            raise BackwardError(
+                'the region was released, or its recording retired, before this backward', 'call backward before'
+            )
+        if recording is None or not recording.pool.settle(ctx):
             raise BackwardError(
                 'a second backward through a replayed region: the first one may have overwritten its activations',
                 'sum the losses and call backward once, or leave the region out of the capture',
             )
+        ctx.recording = None  # a loss that is kept for later must not keep the graphs
         if ctx.versions != _versions(recording.parameters):
             raise BackwardError(
                 'a parameter was written in place between the forward and the backward of a replayed region',

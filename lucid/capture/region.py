@@ -13,6 +13,7 @@ from lucid.capture.accumulation import AccumulationTable
 from lucid.capture.errors import CaptureError, GuardError, RecordingError, SignatureError, TargetError
 from lucid.capture.graph import is_recording, quiet
 from lucid.capture.guards import Guards
+from lucid.capture.operators import tensors_in
 from lucid.capture.policy import Parts, Policy
 from lucid.capture.pool import Pool
 from lucid.capture.recording import Recording
@@ -107,16 +108,18 @@ class ModuleRegion:
         assert module is not None
         if reason := self._plain_reason(module):
             return self._eager(module, args, kwargs, reason)
-        if self._pool is not None and self._pool.held:
+        pool = self._open(module, args, kwargs)
+        if pool is not None and pool.held:
             return self._eager(module, args, kwargs, Reason.HOLD)
-        if blocked := self._blocked(module):
-            return self._eager(module, args, kwargs, *blocked)
-        leaves, structure = flatten(args, kwargs)
-        pool, device = self._open(module, leaves)
+        if pool is not None:
+            if blocked := self._blocked(module):
+                return self._eager(module, args, kwargs, *blocked)
+            pool = self._open(module, args, kwargs)  # a retirement closes it, and the target may have moved
         if pool is None:
             return self._eager(module, args, kwargs, Reason.NO_CUDA)
+        leaves, structure = flatten(args, kwargs)
         try:
-            signature = signature_of(leaves, structure, device)
+            signature = signature_of(leaves, structure, self._device)
         except SignatureError as error:
             return self._eager(module, args, kwargs, Reason.INPUT, error.what)
         recording = next((r for r in pool.recordings if r.signature == signature), None)
@@ -124,7 +127,7 @@ class ModuleRegion:
             if refused := self._refused(pool, signature):
                 return self._eager(module, args, kwargs, *refused)
             try:
-                recording = self._capture(module, leaves, signature, pool, device)
+                recording = self._capture(module, leaves, signature, pool)
             except CaptureError as error:
                 if self._policy.on_error == 'raise':
                     raise
@@ -185,15 +188,16 @@ class ModuleRegion:
         elif self._num_fruitless >= MAX_FRUITLESS:
             self._stopped = f'{change}, {MAX_FRUITLESS} times in a row right after a capture'
 
-    def _open(self, module: nn.Module, leaves: list[Any]) -> tuple[Pool | None, torch.device]:
+    def _open(self, module: nn.Module, args: Any, kwargs: Any) -> Pool | None:
+        """The pool, made on first use where the target is by then."""
         if self._pool is None:
-            tensors = chain(module.parameters(), module.buffers(), (x for x in leaves if isinstance(x, torch.Tensor)))
+            tensors = chain(module.parameters(), module.buffers(), tensors_in((args, kwargs)))
             self._device = next((tensor.device for tensor in tensors), torch.device('cpu'))
             memory = self._parts.memory(self._device)
             self._on_cuda = self._device.type == 'cuda'
             if memory is not None:
                 self._pool = self._parts.pool(memory, self._parts.ownership(self._policy.gradients))
-        return self._pool, self._device
+        return self._pool
 
     def _refused(self, pool: Pool, signature: Signature) -> tuple[Reason, str] | None:
         """Why a signature without recording is not captured now; None if it is."""
@@ -221,12 +225,10 @@ class ModuleRegion:
         self._candidate = signature
         return Reason.NEW_SIGNATURE, signature.describe()
 
-    def _capture(
-        self, module: nn.Module, leaves: list[Any], signature: Signature, pool: Pool, device: torch.device
-    ) -> Recording:
+    def _capture(self, module: nn.Module, leaves: list[Any], signature: Signature, pool: Pool) -> Recording:
         started = time.perf_counter()
         with quiet():
-            state = self._parts.state(module, device)
+            state = self._parts.state(module, self._device)
             try:
                 recording = self._parts.recording(module, leaves, signature, pool)
                 try:

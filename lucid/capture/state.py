@@ -68,10 +68,9 @@ class State:
     def restore(self) -> None:
         """Put everything back, in place and bitwise."""
         with torch.no_grad():
-            for tensor, value in self._values:
-                tensor.copy_(value)
-            for live, value in self._grad_values:
-                live.copy_(value)
+            # Through .data: a version counter that rises would break a backward that waits for an eager forward.
+            for tensor, value in (*self._values, *self._grad_values):
+                tensor.data.copy_(value)
         for parameter, grad in self._grads:
             parameter.grad = grad
         for parameter, hooks in self._hooks:

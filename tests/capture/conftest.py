@@ -2,7 +2,7 @@
 
 import copy
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -158,6 +158,7 @@ class Training:
         scale: float = 2.0**16,
         set_to_none: bool = True,
     ) -> None:
+        torch.manual_seed(0)  # both sides draw the same sequence, and their generators are compared
         self.model = model
         self.device = next(model.parameters()).device
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
@@ -182,6 +183,9 @@ class Training:
         """Take the values, and step at the end of a window."""
         values = {'loss': loss.detach().clone(), 'scale': self.scaler.get_scale()}
         values |= training_values(self.model, self.optimizer)
+        values['generator.cpu'] = torch.get_rng_state()
+        if self.device.type == 'cuda':
+            values['generator.cuda'] = torch.cuda.get_rng_state(self.device)
         self.count += 1
         if self.count % self.accumulate == 0:
             self.scaler.step(self.optimizer)
@@ -226,6 +230,3 @@ def kit() -> Any:
         images=images,
         pair=pair,
     )
-
-
-Run = Callable[..., Any]

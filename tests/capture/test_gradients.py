@@ -58,9 +58,10 @@ def both(kit, graph, batches, *, target='network', gradients='clone', shared=Tru
 @pytest.mark.parametrize('target', ['network', 'network.head'])
 @pytest.mark.parametrize('accumulate', [1, 2, 4])
 def test_every_micro_step_has_the_gradients_of_eager(graph, kit, accumulate, target, gradients):
-    found, region = both(kit, graph, kit.images(8), target=target, gradients=gradients, accumulate=accumulate)
+    batches = kit.images(max(2 * accumulate, 4))
+    found, region = both(kit, graph, batches, target=target, gradients=gradients, accumulate=accumulate)
     assert found is None, str(found)
-    graph.replays(region, 8)
+    graph.replays(region, len(batches))
 
 
 @pytest.mark.parametrize('gradients', MODES)
@@ -326,6 +327,67 @@ def test_a_parameter_written_between_forward_and_backward_is_refused(captured, k
         candidate.network.stem[0][0].weight.mul_(0.5)
     with pytest.raises(BackwardError, match='written in place'):
         loss.backward()
+
+
+def test_a_capture_while_an_eager_forward_waits_for_its_backward_equals_eager(graph, kit):
+    reference, candidate = kit.pair(graph)
+    region = graph.capture(candidate)
+
+    def run(model):
+        training = kit.Training(model)
+        values = training.run(kit.images(2))
+        waiting = training.forward(kit.images(1, batch=2)[0].to(graph.device))  # a partial batch runs eager
+        region.invalidate('to capture now')
+        loss = training.forward(kit.images(1, seed=3)[0].to(graph.device))
+        (waiting + loss).backward()
+        return [*values, training.finish(waiting + loss)]
+
+    found = kit.difference(run(reference), run(candidate))
+    assert found is None, str(found)
+    graph.replays(region, 3)
+    if graph.captures:
+        assert region.routes.captures == 2
+
+
+def test_a_backward_after_the_release_is_refused_by_name(captured, kit):
+    _, candidate = kit.pair(captured)
+    region = captured.capture(candidate)
+    loss = candidate(kit.images(1)[0].to(captured.device))
+    region.release()
+    with pytest.raises(BackwardError, match='released'):
+        loss.backward()
+
+
+class Through(nn.Module):
+    """Returns its input, one output twice, and a view."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        y = self.linear(x)
+        return x, y, y, y[:, :1], self.linear.weight
+
+
+def test_outputs_that_are_inputs_parameters_or_each_other_have_the_gradients_of_eager(graph):
+    torch.manual_seed(0)
+    models = [nn.ModuleDict({'network': Through()}).to(graph.device) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    region = graph.capture(models[1])
+    for read in ((0, 1, 2, 3, 4), (0,), (2, 3), (4,)):
+        found = []
+        for model in models:
+            torch.manual_seed(1)
+            x = torch.randn(2, 3, device=graph.device, requires_grad=True)
+            model.zero_grad()
+            outputs = model['network'](x)
+            sum((1 + i) * outputs[i].square().sum() for i in read).backward()
+            found.append([x.grad, *(p.grad for p in model.parameters()), *outputs])
+        for a, b in zip(*found, strict=True):
+            assert (a is None) == (b is None), read
+            assert a is None or torch.equal(a, b), read
+    graph.replays(region, 4)
 
 
 def test_losses_dropped_without_backward_do_not_hold_the_region(graph, kit):
