@@ -70,8 +70,9 @@ def quiet() -> Iterator[None]:
     """
     if is_recording():
         raise CaptureError('a capture was started inside another one', 'capture the outer region only')
-    collecting, cached = gc.isenabled(), torch.is_autocast_cache_enabled()
     with _LOCK:
+        # Read inside the lock: another thread's capture has collection off, and that must not be what is restored.
+        collecting, cached = gc.isenabled(), torch.is_autocast_cache_enabled()
         _RECORDING.active, _RECORDING.cached = True, cached
         gc.disable()
         torch.set_autocast_cache_enabled(False)
@@ -170,7 +171,8 @@ class CudaGraph:
             except BaseException as error:
                 memory.leave(self._kind)
                 _abandon(graph, handle, memory)
-                if isinstance(error, RuntimeError) and not isinstance(error, CaptureError):
+                named = isinstance(error, (CaptureError, torch.OutOfMemoryError))
+                if isinstance(error, RuntimeError) and not named:
                     raise RecordingError(
                         f'the CUDA capture failed: {error}',
                         'remove what synchronizes from the target, or leave it out of the region',

@@ -240,6 +240,11 @@ class ModuleRegion:
                     raise
             except CaptureError:
                 raise
+            except torch.OutOfMemoryError as error:
+                raise RecordingError(
+                    f'no memory to record {self.routes.name} for {signature.describe()}: {error}',
+                    'use a smaller batch, capture a smaller target, or lower max_signatures',
+                ) from error
             except Exception as error:
                 raise RecordingError(
                     f'recording {self.routes.name} failed: {type(error).__name__}: {error}',

@@ -131,6 +131,12 @@ def captured(request: pytest.FixtureRequest) -> Iterator[Graph]:
     yield from _graph(request.param)
 
 
+@pytest.fixture
+def on_cuda() -> Iterator[Graph]:
+    """For tests that only a card can run; they are marked ``cuda``."""
+    yield from _graph('cuda')
+
+
 def _graph(name: str) -> Iterator[Graph]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
