@@ -76,6 +76,16 @@ def test_in_place_zero_grad_equals_eager(graph, kit, accumulate, target, gradien
     graph.replays(region, 6)
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize('dtype', [None, torch.float16, torch.bfloat16])
+def test_control_eager_equals_eager_on_the_card(on_cuda, kit, dtype):
+    """Where this fails, the card's own kernels are not deterministic, and no other test on it says anything."""
+    batches = kit.images(6)
+    runs = [kit.Training(model, accumulate=2, dtype=dtype).run(batches) for model in kit.pair(on_cuda)]
+    found = kit.difference(*runs)
+    assert found is None, str(found)
+
+
 @pytest.mark.parametrize('ownership', [CopyInBackward, CopyInBackwardSynchronized, NeverCopy])
 def test_control_copying_after_the_forward_replay_is_too_late_in_a_shared_pool(captured, kit, ownership):
     found, _ = both(

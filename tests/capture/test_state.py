@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lucid.capture import RecordingError, first_difference, training_values
+from lucid.capture import Recording, RecordingError, first_difference, training_values
 from lucid.capture.state import State
 
 
@@ -190,6 +190,23 @@ def test_dropout_draws_the_sequence_of_eager_and_honours_a_seed(graph, kit, targ
     found = kit.difference(run(reference), run(candidate))
     assert found is None, str(found)
     graph.replays(region, 6)
+
+
+class Repeating(Recording):
+    """A graph that bakes in its random numbers."""
+
+    def replay(self, leaves):
+        torch.manual_seed(0)
+        return super().replay(leaves)
+
+
+def test_control_a_recording_that_repeats_its_draws_differs(captured, kit):
+    reference, candidate = kit.pair(captured, kit.Detector(dropout=0.4))
+    captured.capture(candidate, parts={'recording': Repeating})
+    batches = kit.images(3)
+    found = kit.difference(kit.Training(reference).run(batches), kit.Training(candidate).run(batches))
+    assert found is not None
+    assert found.step == 1
 
 
 class Counting(nn.Module):
