@@ -18,8 +18,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def two_threads() -> None:
+def full_precision_on_two_threads() -> None:
+    """Expected values are float32's; on CUDA torch convolves in TF32 unless told not to."""
     torch.set_num_threads(2)
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
 
 
 @pytest.fixture(params=['cpu', pytest.param('cuda', marks=pytest.mark.cuda)])
@@ -45,8 +48,8 @@ def fresh_mmengine() -> Iterator[None]:
     from mmengine.visualization import Visualizer
 
     managers = (MessageHub, MMLogger, DefaultScope, Visualizer)
-    kept = [dict(manager._instance_dict) for manager in managers]
-    yield
-    for manager, instances in zip(managers, kept, strict=True):
+    for manager in managers:  # a fixture of wider scope may have left some
         manager._instance_dict.clear()
-        manager._instance_dict.update(instances)
+    yield
+    for manager in managers:
+        manager._instance_dict.clear()

@@ -1,0 +1,28 @@
+# What every run has: loops, hooks, logs, environment. Hooks of your own go into custom_hooks.
+default_scope = 'lucid'
+
+default_hooks = dict(
+    runtime_info=dict(type='DeferredInfoHook'),
+    timer=None,  # DeferredInfoHook measures, on logging iterations only
+    sampler_seed=None,  # EpochTrainLoop tells the sampler its epoch, and where in it to start
+    logger=dict(type='LoggerHook', interval=50, ignore_last=False, interval_exp_name=10**9),
+    param_scheduler=dict(type='SchedulerHook'),
+    checkpoint=dict(type='CheckpointHook', interval=1, save_best='coco/mAP'),
+    ema=dict(type='EMAHook'),
+    branch_weight=dict(type='BranchWeightHook'),
+    pictures=dict(type='VisualizationHook'),
+    progress=dict(type='ProgressHook'),
+    environment=dict(type='EnvironmentHook'),
+)
+custom_hooks = []
+
+# The hub holds means over the iterations since the last line, so that one value is the window.
+log_processor = dict(type='LogProcessor', window_size=1)
+visualizer = dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')])
+log_level = 'INFO'
+
+env_cfg = dict(
+    cudnn_benchmark=True, mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0), dist_cfg=dict(backend='nccl')
+)
+randomness = dict(seed=0, deterministic=False)
+launcher = 'none'

@@ -1,0 +1,10 @@
+# Scale n on generated scenes of rotated shapes, for a first run on any machine: minutes on two CPU cores.
+_base_ = ['_base_/runtime.py', '_base_/schedule.py', '_base_/detection.py']
+
+data_root = 'data/shapes'
+image_size = 160
+
+train_cfg = dict(max_epochs=16, val_interval=4)
+train_dataloader = dict(num_workers=2, dataset=dict(type='ShapesDataset', num_images=512))
+val_dataloader = dict(batch_size=32, num_workers=1, dataset=dict(type='ShapesDataset', num_images=128))
+default_hooks = dict(logger=dict(interval=16))

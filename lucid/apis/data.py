@@ -1,0 +1,103 @@
+"""Data sets and loaders of a config, and the classes that come from them."""
+
+import os
+import signal
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from mmengine.config import Config
+from mmengine.dataset import worker_init_fn
+from mmengine.dist import get_rank
+from mmengine.registry import Registry
+from torch.utils.data import DataLoader, Dataset
+
+from lucid.apis.signatures import signature_of
+from lucid.apis.validate import ConfigError
+from lucid.registry import DATA_SAMPLERS, DATASETS, FUNCTIONS, MODELS
+
+
+def build_dataset(cfg: Mapping[str, Any]) -> Dataset:
+    """Build a data set; what is wrong with its data or its arguments is a ``ConfigError``."""
+    return _build(DATASETS, cfg)
+
+
+def _build(registry: Registry, cfg: Mapping[str, Any], **given: Any) -> Any:
+    try:
+        return registry.build(dict(cfg), default_args=given)
+    except (ValueError, FileNotFoundError) as error:
+        raise ConfigError(str(error)) from error
+    except TypeError as error:
+        if 'required' in str(error):
+            raise ConfigError(f'{cfg["type"]}: {error}; state it in the config') from error
+        raise
+
+
+def build_dataloader(cfg: Mapping[str, Any], *, dataset: Dataset, seed: int) -> DataLoader:
+    """Build a loader over a data set that is already there.
+
+    Its order and its workers' seeds come from ``seed`` and never touch the process's own generators, so that a run
+    resumed in mid-epoch draws what an uninterrupted one draws. Options that need workers, or a card, are ignored
+    without them; there are no more workers than processors.
+
+    Args:
+        cfg: ``dataset`` is ignored; ``sampler``, ``collate_fn`` by their types; the rest is the loader's own.
+        dataset: What is loaded.
+        seed: Of sampler and workers.
+
+    Returns:
+        The loader; its workers start with its first iteration.
+    """
+    options = {key: value for key, value in cfg.items() if key not in ('dataset', 'sampler', 'collate_fn')}
+    if cfg.get('sampler') is not None:
+        options['sampler'] = _build(DATA_SAMPLERS, cfg['sampler'], dataset=dataset, seed=seed)
+    if cfg.get('collate_fn') is not None:
+        collate = dict(cfg['collate_fn'])
+        options['collate_fn'] = partial(FUNCTIONS.get(collate.pop('type')), **collate)
+    # Samples do not depend on the number of workers, so a config may ask for more than this machine has.
+    options['num_workers'] = min(options.get('num_workers', 0), len(os.sched_getaffinity(0)))
+    if not options['num_workers']:
+        for key in ('persistent_workers', 'prefetch_factor'):
+            options.pop(key, None)
+    options['pin_memory'] = bool(options.get('pin_memory')) and torch.cuda.is_available()
+    options['worker_init_fn'] = partial(start_worker, num_workers=options['num_workers'], rank=get_rank(), seed=seed)
+    return DataLoader(dataset, generator=torch.Generator().manual_seed(seed), **options)
+
+
+def start_worker(worker_id: int, *, num_workers: int, rank: int, seed: int) -> None:
+    """Seed a worker process and leave Ctrl-C to the main one, which finishes its window with this worker's batches."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    worker_init_fn(worker_id, num_workers=num_workers, rank=rank, seed=seed)
+
+
+def settle_classes(cfg: Config, dataset: Dataset) -> tuple[str, ...]:
+    """Write the data set's number of classes into ``cfg.model`` and return the names; a stated number must agree."""
+    classes = tuple(getattr(dataset, 'classes', ()))
+    if not classes or 'num_classes' not in signature_of(MODELS.get(cfg.model['type'])).names:
+        return classes
+    stated = cfg.model.get('num_classes')
+    if stated is not None and stated != len(classes):
+        raise ConfigError(
+            f'{cfg.filename}: model.num_classes is {stated}, but {_source(dataset)} has {len(classes)} classes '
+            f'({", ".join(classes[:8])}{", ..." if len(classes) > 8 else ""}); remove model.num_classes'
+        )
+    cfg.model['num_classes'] = len(classes)
+    return classes
+
+
+def check_agreement(train: Dataset, other: Dataset, classes: tuple[str, ...]) -> None:
+    """Refuse data sets that number their classes differently: label 3 must mean the same in both."""
+    theirs = tuple(getattr(other, 'classes', classes))
+    ids, their_ids = (tuple(getattr(data, 'category_ids', ())) for data in (train, other))
+    if theirs == classes and (ids == their_ids or not their_ids):
+        return
+    raise ConfigError(
+        f'{_source(train)} and {_source(other)} number their classes differently: '
+        f'{list(zip(ids, classes, strict=False))[:8]} and {list(zip(their_ids, theirs, strict=False))[:8]}; '
+        'give both files the same categories, with the same ids'
+    )
+
+
+def _source(dataset: Dataset) -> str:
+    return str(getattr(dataset, 'annotation_file', type(dataset).__name__))

@@ -1,0 +1,157 @@
+"""Training from a config, and going on where a run stopped."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from mmengine.config import Config
+
+from lucid.apis.build import build_runner, complete
+from lucid.apis.processes import joined
+from lucid.engine import checkpoint as files
+from lucid.engine.checkpoint import CheckpointError, plain
+from lucid.engine.loops import EpochTrainLoop, Stopped
+from lucid.engine.runner import Runner
+
+
+class Interrupted(KeyboardInterrupt):
+    """Training was stopped by a signal; the message says where the last checkpoint is and how to go on.
+
+    Attributes: ``signum``, the signal.
+    """
+
+    def __init__(self, message: str, *, signum: int) -> None:
+        super().__init__(message)
+        self.signum = signum
+
+
+def train(cfg: Config, *, resume: bool | str | Path = False) -> Runner:
+    """Train the model of a config.
+
+    SIGINT and SIGTERM let the current window end, write ``last.pth`` and raise ``Interrupted``; a second one, one
+    outside an epoch's batches, and one in a run of several processes stop at once.
+
+    Args:
+        cfg: What ``load_config`` returned, not changed.
+        resume: Checkpoint to go on from; True takes ``last.pth`` of the work directory.
+
+    Returns:
+        The runner, whose ``model`` is trained.
+
+    Raises:
+        ConfigError: The config cannot be meant, or its data is missing or disagrees with it.
+        CheckpointError: The checkpoint is damaged or belongs to another run.
+        Interrupted: A signal stopped training.
+    """
+    cfg = complete(cfg)
+    if cfg.randomness.get('deterministic'):
+        # cuBLAS reads it when CUDA starts, and without it refuses to be deterministic.
+        os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
+    path = Path(cfg.work_dir, f'last{files.SUFFIX}') if resume is True else Path(resume) if resume else None
+    content = None if path is None else files.load(path)
+    with joined(cfg):
+        runner = build_runner(cfg, mode='train', resume=path)
+        if content is not None:
+            check_resumable(content, runner, path=path)
+        try:
+            with _stoppable(runner):
+                runner.train()
+        finally:
+            runner.visualizer.close()  # the logger hook does so only after a training that ended well
+    return runner
+
+
+def check_resumable(checkpoint: dict[str, Any], runner: Runner, *, path: Path | None = None) -> None:
+    """Refuse to go on from a checkpoint of another run: its numbers would continue something else.
+
+    Args:
+        checkpoint: What ``checkpoint.load`` returned.
+        runner: The runner built for this run.
+        path: For the message.
+
+    Raises:
+        CheckpointError: Classes, model, seed, optimizer, or the number of batches differ, or training is finished.
+    """
+    meta, cfg = checkpoint['meta'], runner.cfg
+    before = meta.get('cfg') or {}
+    loader = runner._train_dataloader
+    pairs = {
+        'classes': (list(checkpoint.get('classes', ())), list(getattr(loader.dataset, 'classes', ()))),
+        'randomness.seed': (meta.get('seed'), runner.seed),
+        'batches per epoch': (meta.get('batches_per_epoch'), len(loader)),
+    }
+    for place in ('model', 'optim_wrapper.optimizer.type', 'optim_wrapper.accumulative_counts'):
+        pairs[place] = (_at(before, place), _at(plain(cfg.to_dict()), place))
+    for name, (there, here) in pairs.items():
+        if there != here:
+            where, there, here = _first_difference(name, there, here)
+            raise CheckpointError(
+                f'{path} is of another run: {where} is {there!r} there and {here!r} here. Resume with the config of '
+                'that run (config.py in its work directory), or start without --resume'
+            )
+    if meta['epoch'] >= cfg.train_cfg.max_epochs and not meta.get('validation_pending'):
+        raise CheckpointError(
+            f'{path} is the end of a finished run of {meta["epoch"]} epochs; raise train_cfg.max_epochs to train longer'
+        )
+    if meta.get('max_epochs') != cfg.train_cfg.max_epochs:
+        runner.logger.warning(
+            f'train_cfg.max_epochs was {meta.get("max_epochs")} and is {cfg.train_cfg.max_epochs}: learning rate, '
+            'branch weight and closing of the mosaic follow the new length from here on'
+        )
+
+
+def _at(cfg: Any, place: str) -> Any:
+    for key in place.split('.'):
+        cfg = cfg.get(key) if isinstance(cfg, dict) else None
+    return cfg
+
+
+def _first_difference(where: str, there: Any, here: Any) -> tuple[str, Any, Any]:
+    """Return the place of the first difference of two nested dicts, and both values."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in sorted(there.keys() | here.keys()):
+            if there.get(key) != here.get(key):
+                return _first_difference(f'{where}.{key}', there.get(key), here.get(key))
+    return where, there, here
+
+
+@contextmanager
+def _stoppable(runner: Runner) -> Iterator[None]:
+    """Turn signals into a stop at a window's end, and an interrupt into ``Interrupted``."""
+    received: list[int] = []
+
+    def handle(signum: int, _frame: FrameType | None) -> None:
+        received.append(signum)
+        loop = runner._train_loop
+        if len(received) == 1 and runner.world_size == 1 and isinstance(loop, EpochTrainLoop) and loop.training:
+            loop.request_stop()
+            runner.logger.warning('stopping at the end of this window; once more stops at once')
+            return
+        raise KeyboardInterrupt
+
+    in_main = threading.current_thread() is threading.main_thread()  # only there can handlers be set
+    numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
+    kept = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        message = _how_to_resume(runner, written=isinstance(stop, Stopped))
+        runner.logger.warning(message)
+        raise Interrupted(message, signum=received[0] if received else signal.SIGINT) from None
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def _how_to_resume(runner: Runner, *, written: bool) -> str:
+    last = Path(runner.work_dir, f'last{files.SUFFIX}')
+    place = f'epoch {runner.epoch + 1}, iteration {runner.iter}'
+    if not last.is_file():
+        return f'Stopped in {place}, before the first checkpoint was written: start again'
+    what = 'written just now' if written else 'of the last window end that was written'
+    return f'Stopped in {place}. The checkpoint {what} is {last}: go on with the same command and --resume {last}'

@@ -1,0 +1,63 @@
+"""Samples to a batch, on the host.
+
+Shape suffixes: B images, H, W pixels, N boxes of the whole batch.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.registry import FUNCTIONS as ROOT_FUNCTIONS
+from torch.utils.data import default_collate
+
+from lucid.datasets.sample import Sample
+from lucid.registry import FUNCTIONS
+from lucid.structures import PackedTargets
+
+
+# mmengine's Runner looks for a collate function in its root registry, where a child's functions are not found.
+@ROOT_FUNCTIONS.register_module()
+@FUNCTIONS.register_module()
+def detection_collate(samples: Sequence[Sample]) -> dict[str, Any]:
+    """Stack the images and pack the boxes of one batch.
+
+    Args:
+        samples: B of them, with images of one size.
+
+    Returns:
+        ``inputs``: uint8 (B, H, W, 3), RGB; ``targets``: ``PackedTargets``; ``metas``: a dict per image of
+        ``image_id``, ``file``, ``original_hw`` and ``matrix``, float64 (3, 3), pixels of the file to those of
+        ``inputs``.
+
+    Raises:
+        ValueError: The images differ in size.
+    """
+    sizes = {sample.image.shape for sample in samples}
+    if len(sizes) > 1:
+        raise ValueError(
+            f'images of one batch have the shapes {sorted(sizes)}; end the pipeline with Letterbox or RandomAffine'
+        )
+    counts = [len(sample.boxes) for sample in samples]
+    return {
+        # In a worker it stacks straight into shared memory. A flipped or cached image may be a view or read-only.
+        'inputs': default_collate(
+            [torch.from_numpy(np.require(sample.image, requirements=['C', 'W'])) for sample in samples]
+        ),
+        'targets': PackedTargets(
+            boxes_N4=torch.from_numpy(np.concatenate([sample.boxes for sample in samples])),
+            labels_N=torch.from_numpy(np.concatenate([sample.labels for sample in samples])),
+            image_N=torch.repeat_interleave(torch.arange(len(samples)), torch.tensor(counts)),
+            slot_N=torch.cat([torch.arange(count) for count in counts]),
+            counts=counts,
+        ),
+        'metas': [
+            {
+                'image_id': sample.image_id,
+                'file': sample.file,
+                'original_hw': sample.original_hw,
+                'matrix': sample.matrix,
+            }
+            for sample in samples
+        ],
+    }

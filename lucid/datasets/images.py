@@ -1,0 +1,121 @@
+"""Reading image files."""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import cv2
+import mmcv
+import numpy as np
+from numpy.typing import NDArray
+
+Image = NDArray[np.uint8]
+READERS = 8
+"""Threads that decode ahead of training; OpenCV releases the interpreter while it decodes."""
+
+
+class ImageError(ValueError):
+    """A file that is no usable image.
+
+    kind: one word for counting: missing_image, empty_file, broken_image, wrong_size
+    """
+
+    # The message alone must do: that is how torch makes a loader worker's exception again in the main process.
+    def __init__(self, message: str, *, kind: str = 'broken_image') -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def read_image(path: str | Path, *, size: tuple[int, int] | None = None) -> Image:
+    """Read an image file as uint8 (H, W, 3), RGB, turned as its EXIF orientation says.
+
+    A file whose annotations were made without looking at that orientation is recognised by its size, and not turned.
+
+    Args:
+        path: JPEG, PNG, or whatever else OpenCV reads.
+        size: Height and width that the image must have.
+
+    Returns:
+        A fresh array.
+
+    Raises:
+        ImageError: A ValueError: the file is missing, empty, truncated, no image, or of another size.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        message = f'{path}: cannot be read ({error.strerror}); restore the file or correct image_dir'
+        raise ImageError(message, kind='missing_image') from error
+    if not content:
+        raise ImageError(f'{path}: the file is empty (0 bytes); restore it', kind='empty_file')
+    # OpenCV 5 decodes no part of a truncated file; older versions fill the rest with grey.
+    image = mmcv.imfrombytes(content, flag=cv2.IMREAD_COLOR_RGB, backend='cv2')
+    if image is not None and size is not None and image.shape[:2] == size[::-1] != size:
+        unturned = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
+        image = mmcv.imfrombytes(content, flag=unturned, backend='cv2')
+    if image is None:
+        raise ImageError(f'{path}: {len(content)} bytes that are truncated or no image; restore the file')
+    if size is not None and image.shape[:2] != size:
+        raise ImageError(
+            f'{path}: the file has {image.shape[1]}x{image.shape[0]} pixels, the annotations say {size[1]}x{size[0]}; '
+            'use the images that were annotated',
+            kind='wrong_size',
+        )
+    return image
+
+
+class ImageStore:
+    """The image files of a data set, some of them kept decoded.
+
+    The decoded ones are made at once and in the process that builds the data set, so that loader workers forked from
+    it share their memory.
+
+    Args:
+        files: One path per image.
+        sizes: int (len(files), 2), height and width that each must have.
+        cache_mb: Megabytes of decoded pixels to keep; the first images are kept until it is full.
+    """
+
+    def __init__(self, files: Sequence[str] | NDArray[np.str_], sizes: NDArray[np.int32], *, cache_mb: int = 0) -> None:
+        self.files = files
+        self.sizes = sizes
+        num_cached = int((np.cumsum(sizes.prod(axis=1, dtype=np.int64) * 3) <= cache_mb * 2**20).sum())
+        self._decoded: list[Image] = []
+        if num_cached:
+            with ThreadPoolExecutor(READERS) as pool:
+                self._decoded = list(pool.map(self.read, range(num_cached)))
+            for image in self._decoded:
+                image.setflags(write=False)
+
+    def read(self, index: int) -> Image:
+        """The pixels of one image, perhaps shared with the cache: not to be written to."""
+        if index < len(self._decoded):
+            return self._decoded[index]
+        height, width = self.sizes[index].tolist()
+        return read_image(str(self.files[index]), size=(height, width))
+
+    def errors(self, *, decode: bool) -> dict[int, ImageError]:
+        """What is wrong with the files, by index.
+
+        Args:
+            decode: Whether to decode every image; else only missing and empty files are found.
+
+        Returns:
+            An error for each bad image.
+        """
+
+        def error_of(index: int) -> ImageError | None:
+            path = self.files[index]
+            try:
+                if decode:
+                    self.read(index)
+                elif not os.path.isfile(path) or not os.path.getsize(path):
+                    read_image(path)
+            except ImageError as error:
+                return error
+            return None
+
+        with ThreadPoolExecutor(READERS) as pool:
+            found = (pool.map if decode else map)(error_of, range(len(self.files)))
+            return {index: error for index, error in enumerate(found) if error}

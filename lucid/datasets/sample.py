@@ -1,0 +1,147 @@
+"""One image with its targets, on its way through the transforms.
+
+Shape suffixes: H, W pixels, N objects, K keypoints.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lucid.datasets.samplers import SampleKey
+from lucid.structures.affine import (
+    Float32,
+    Matrix,
+    box_areas,
+    clip_boxes,
+    envelopes,
+    keeps_axes,
+    warp_boxes,
+    warp_points,
+)
+from lucid.structures.points import warp_keypoints
+from lucid.structures.polygons import Rings, clip_rings, rings_envelope
+from lucid.structures.rotated import corners, warp_rboxes
+
+Window = tuple[float, float, float, float]
+FIRST = SampleKey.of(0)
+
+
+@dataclass
+class Sample:
+    """An image and its targets; row i of every kind is the same object, and a kind that was not loaded is None.
+
+    image:       uint8 (H, W, 3), RGB; may be shared with a cache: a transform writes into a new one
+    boxes:       float32 (N, 4), xyxy, pixels of ``image``
+    labels:      int64 (N,)
+    polygons:    N lists of float32 (P, 2) rings, pixels
+    rboxes:      float32 (N, 5), cx, cy, w, h, theta in the long-edge convention; may reach beyond the image
+    keypoints:   float32 (N, K, 3), x, y, visibility; may lie outside the image
+    original_hw: height and width of the file's image
+    matrix:      float64 (3, 3), pixels of the file's image to pixels of ``image``; of a mosaic, for its first image
+    window:      xyxy part of ``image`` that the next letterbox fits to the network input; None is all of it
+    key, rng:    which sample this is, and what its transforms draw from; a mosaic's partners draw nothing
+    """
+
+    image: NDArray[np.uint8]
+    boxes: Float32
+    labels: NDArray[np.int64]
+    polygons: list[Rings] | None = None
+    rboxes: Float32 | None = None
+    keypoints: Float32 | None = None
+    image_id: int = -1
+    file: str = ''
+    original_hw: tuple[int, int] = (0, 0)
+    matrix: Matrix = field(default_factory=lambda: np.eye(3))
+    window: Window | None = None
+    key: SampleKey = FIRST
+    rng: np.random.Generator | None = None
+
+    def view(self) -> Window:
+        """The part of the image that the next letterbox fits."""
+        height, width = self.image.shape[:2]
+        return self.window or (0.0, 0.0, float(width), float(height))
+
+    def moved(self, matrix: Matrix, image: NDArray[np.uint8]) -> 'Sample':
+        """The sample after ``matrix`` carried its pixels onto ``image``; no row is clipped or dropped.
+
+        Boxes become the envelopes of what is known of their objects: of their own corners, and where a map turns or
+        slants, of polygon or rotated box too, because the envelope of a turned envelope is too wide.
+        """
+        boxes = warp_boxes(matrix, self.boxes)
+        rboxes = None if self.rboxes is None else warp_rboxes(matrix, self.rboxes)
+        polygons = (
+            None
+            if self.polygons is None
+            else [[warp_points(matrix, ring) for ring in rings] for rings in self.polygons]
+        )
+        if not keeps_axes(matrix):
+            if self.rboxes is not None:
+                boxes = _common(boxes, envelopes(warp_points(matrix, corners(self.rboxes))))
+            for row, rings in enumerate(polygons or ()):
+                if rings:
+                    boxes[row] = _common(boxes[row], rings_envelope(rings))
+        return replace(
+            self,
+            image=image,
+            boxes=boxes,
+            rboxes=rboxes,
+            polygons=polygons,
+            keypoints=None if self.keypoints is None else warp_keypoints(matrix, self.keypoints),
+            matrix=matrix @ self.matrix,
+            window=None,
+        )
+
+    def clipped(self, window: Window, *, min_side: float, min_visible: float) -> 'Sample':
+        """Cut boxes and polygons to a window, and drop the objects of which too little is left, in every kind.
+
+        Rotated boxes and keypoints of kept objects stay as they are, even outside.
+
+        Args:
+            window: xyxy, pixels of ``image``.
+            min_side: Smallest width and height of a kept box, in pixels.
+            min_visible: Smallest share of a kept box's area inside the window.
+
+        Returns:
+            The sample with the rows that are left.
+        """
+        boxes = clip_boxes(self.boxes, window)
+        sides = boxes[:, 2:] - boxes[:, :2]
+        keep = (sides >= min_side).all(axis=1) & (box_areas(boxes) >= min_visible * box_areas(self.boxes))
+        kept = replace(self, boxes=boxes).selected(keep)
+        if kept.polygons is not None:
+            kept.polygons = [clip_rings(rings, window) for rings in kept.polygons]
+        return kept
+
+    def selected(self, keep: NDArray[np.bool_]) -> 'Sample':
+        """The rows where ``keep`` is true, of every kind."""
+        if keep.all():
+            return replace(self)
+        return replace(
+            self,
+            boxes=self.boxes[keep],
+            labels=self.labels[keep],
+            rboxes=None if self.rboxes is None else self.rboxes[keep],
+            keypoints=None if self.keypoints is None else self.keypoints[keep],
+            polygons=None if self.polygons is None else [self.polygons[row] for row in np.flatnonzero(keep)],
+        )
+
+    def joined(self, others: Sequence['Sample'], image: NDArray[np.uint8]) -> 'Sample':
+        """The sample on ``image`` with the rows of others after its own; all hold the same kinds."""
+        parts = [self, *others]
+        return replace(
+            self,
+            image=image,
+            boxes=np.concatenate([part.boxes for part in parts]),
+            labels=np.concatenate([part.labels for part in parts]),
+            rboxes=None if self.rboxes is None else np.concatenate([part.rboxes for part in parts]),
+            keypoints=None if self.keypoints is None else np.concatenate([part.keypoints for part in parts]),
+            polygons=None if self.polygons is None else [rings for part in parts for rings in part.polygons or ()],
+        )
+
+
+def _common(boxes: Float32, others: Float32) -> Float32:
+    """Intersections of boxes (..., 4) that are known to overlap."""
+    low = np.maximum(boxes[..., :2], others[..., :2])
+    return np.concatenate([low, np.minimum(boxes[..., 2:], others[..., 2:])], axis=-1)

@@ -1,0 +1,21 @@
+"""What happens around the steps of a run: one hook, one file, one test."""
+
+from lucid.engine.hooks.branch_weight import BranchWeightHook
+from lucid.engine.hooks.checkpoint import CheckpointHook
+from lucid.engine.hooks.deferred_info import DeferredInfoHook
+from lucid.engine.hooks.ema import EMAHook
+from lucid.engine.hooks.environment import EnvironmentHook
+from lucid.engine.hooks.progress import ProgressHook
+from lucid.engine.hooks.scheduler import SchedulerHook
+from lucid.engine.hooks.visualization import VisualizationHook
+
+__all__ = [
+    'BranchWeightHook',
+    'CheckpointHook',
+    'DeferredInfoHook',
+    'EMAHook',
+    'EnvironmentHook',
+    'ProgressHook',
+    'SchedulerHook',
+    'VisualizationHook',
+]

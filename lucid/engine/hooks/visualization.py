@@ -1,0 +1,157 @@
+"""Pictures of a run: what it trains on, and what it finds."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import mmcv
+import numpy as np
+from mmengine.dist import master_only
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+
+from lucid.registry import HOOKS, VISUALIZERS
+from lucid.structures.affine import warp_boxes
+
+_NO_OBJECTS: dict[str, Any] = {'boxes': (), 'labels': ()}
+
+
+@HOOKS.register_module()
+class VisualizationHook(Hook):
+    """Saves the first training batches with their targets, and validation images with truth beside predictions.
+
+    Written on the first process into ``work_dir/pictures``: ``train_batch_0.png`` and so on, from the batches as they
+    lie on the host, and ``val_epoch_XX.png`` after each validation, which also goes to TensorBoard where the visualizer
+    has that backend. A test writes one picture per image into ``test_dir``.
+
+    Args:
+        num_batches: Training batches to draw, from the run's first iteration on; a resumed run draws none again.
+        batch_images: Images drawn of a training batch, at most.
+        val_images: Validation images drawn, the first ones of the set.
+        interval: Validations from one picture to the next.
+        test_dir: Folder for the pictures of a test; None draws none.
+        painter: Config of the class that draws, from VISUALIZERS; None is a ``DetectionPainter``.
+
+    Raises:
+        ValueError: A number is negative, or ``interval`` is not positive.
+    """
+
+    # After the hook that writes checkpoints: a picture that fails must not cost one.
+    priority = 'LOWEST'
+
+    def __init__(
+        self,
+        *,
+        num_batches: int = 3,
+        batch_images: int = 16,
+        val_images: int = 8,
+        interval: int = 1,
+        test_dir: str | Path | None = None,
+        painter: Mapping[str, Any] | None = None,
+    ) -> None:
+        if min(num_batches, batch_images - 1, val_images, interval - 1) < 0:
+            raise ValueError(
+                f'num_batches={num_batches} and val_images={val_images} must be 0 or more, batch_images={batch_images} '
+                f'and interval={interval} 1 or more; use 0 to draw nothing'
+            )
+        self.num_batches = num_batches
+        self.batch_images = batch_images
+        self.val_images = val_images
+        self.interval = interval
+        self.test_dir = None if test_dir is None else Path(test_dir)
+        self.painter = VISUALIZERS.build({'type': 'DetectionPainter', **(painter or {})})
+        self._panels: list[np.ndarray] = []
+        self._num_validations = 0
+
+    @master_only
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
+        """Draw a batch before the step has touched it."""
+        if runner.iter >= self.num_batches:
+            return
+        shown = slice(self.batch_images)
+        images, metas = data_batch['inputs'][shown].numpy(), data_batch['metas'][shown]
+        captions = [Path(meta['file']).name for meta in metas]
+        truths = _truths(data_batch)[shown]
+        picture = self.painter.draw_batch(images, truths, captions, _classes(runner.train_dataloader))
+        _write(picture, Path(runner.work_dir, 'pictures', f'train_batch_{runner.iter}.png'))
+
+    def before_val_epoch(self, runner: Runner) -> None:
+        """Begin a new picture."""
+        self._panels.clear()
+
+    @master_only
+    def after_val_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Sequence[Mapping[str, Any]] | None = None
+    ) -> None:
+        """Draw the first images, one by one, so that no batch is kept."""
+        missing = self.val_images - len(self._panels) if self._num_validations % self.interval == 0 else 0
+        if missing > 0:
+            classes = _classes(runner.val_dataloader)
+            self._panels += [panel for _, panel in self._compare(data_batch, (outputs or ())[:missing], classes)]
+
+    @master_only
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        """Write the picture, named by the number of epochs done."""
+        self._num_validations += 1
+        if not self._panels:
+            return
+        picture = self.painter.stack(self._panels)
+        self._panels.clear()
+        _write(picture, Path(runner.work_dir, 'pictures', f'val_epoch_{runner.epoch:02d}.png'))
+        # Not visualizer.add_image: the local backend would write the same picture into a second folder.
+        backend = runner.visualizer.get_backend('TensorboardVisBackend')
+        if backend is not None:
+            backend.add_image('validation', picture, step=runner.epoch)
+
+    def after_test_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Sequence[Mapping[str, Any]] | None = None
+    ) -> None:
+        """Write a picture per image, on every process: each has images of its own."""
+        if self.test_dir is not None:
+            classes = _classes(runner.test_dataloader)
+            for meta, picture in self._compare(data_batch, outputs or (), classes):
+                _write(picture, self.test_dir / f'{Path(meta["file"]).stem}_{meta["image_id"]}.png')
+
+    def _compare(
+        self, data_batch: Mapping[str, Any], outputs: Sequence[Mapping[str, Any]], classes: Sequence[str]
+    ) -> list[tuple[Mapping[str, Any], np.ndarray]]:
+        """The first ``len(outputs)`` images of a batch: their metas and their pictures, without the padding."""
+        drawn = []
+        for image, truth, meta, output in zip(
+            data_batch['inputs'].numpy(), _truths(data_batch), data_batch['metas'], outputs, strict=False
+        ):
+            height, width = meta['original_hw']
+            boxes = warp_boxes(meta['matrix'], np.asarray(output['boxes'], dtype=np.float32).reshape(-1, 4))
+            window = warp_boxes(meta['matrix'], np.array([[0, 0, width, height]], np.float32))[0]
+            left, top, right, bottom = np.clip(window.round().astype(int), 0, (image.shape[1], image.shape[0]) * 2)
+            shift = np.array([left, top, left, top], np.float32)
+            picture = self.painter.draw_comparison(
+                image[top:bottom, left:right],
+                {**truth, 'boxes': np.asarray(truth['boxes'], dtype=np.float32).reshape(-1, 4) - shift},
+                {**output, 'boxes': boxes - shift},
+                Path(meta['file']).name,
+                classes,
+            )
+            drawn.append((meta, picture))
+        return drawn
+
+
+def _truths(data_batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Objects of each image of a batch, in pixels of the network input; none where the batch has no targets."""
+    targets = data_batch.get('targets')
+    if targets is None:
+        return [_NO_OBJECTS] * len(data_batch['metas'])
+    counts = list(targets.counts)
+    return [
+        {'boxes': boxes.numpy(), 'labels': labels.numpy()}
+        for boxes, labels in zip(targets.boxes_N4.split(counts), targets.labels_N.split(counts), strict=True)
+    ]
+
+
+def _classes(dataloader: Any) -> Sequence[str]:
+    return getattr(dataloader.dataset, 'metainfo', {}).get('classes', ())
+
+
+def _write(picture: np.ndarray, path: Path) -> None:
+    # mmcv encodes before it opens the file: a failure leaves no half picture.
+    mmcv.imwrite(mmcv.rgb2bgr(picture), str(path))

@@ -1,0 +1,141 @@
+"""Training by epochs that can stop and resume inside one."""
+
+import inspect
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mmengine.runner import EpochBasedTrainLoop, Runner
+from torch import nn
+from torch.utils.data import DataLoader
+
+from lucid.registry import LOOPS
+
+
+class Stopped(KeyboardInterrupt):
+    """Training ended because ``EpochTrainLoop.request_stop`` was called; the checkpoint is written."""
+
+
+@LOOPS.register_module()
+class EpochTrainLoop(EpochBasedTrainLoop):
+    """mmengine's loop by epochs, which resumes inside an epoch, tells the windows, and always tidies up.
+
+    The place in an epoch is ``iter - epoch * len(dataloader)``. A sampler whose ``set_epoch`` takes ``start`` begins
+    there; another one is read up to there, which costs the reading but gives the same batches.
+    Hooks may define ``on_stop(runner)``, called at a window's end when a stop was requested, and ``close(runner)``,
+    called when ``run`` is left in whatever way, because ``after_train`` is not called when training fails.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        dataloader: DataLoader | dict[str, Any],
+        *,
+        max_epochs: int,
+        val_begin: int = 1,
+        val_interval: int = 1,
+        dynamic_intervals: list[tuple[int, int]] | None = None,
+    ) -> None:
+        super().__init__(runner, dataloader, max_epochs, val_begin, val_interval, dynamic_intervals)
+        self.validation_pending = False  # a resumed checkpoint was written before its epoch's validation
+        self.training = False  # between batches and in them, not in validation: request_stop acts here only
+        self._stop_requested = False
+        self._sampler = getattr(self.dataloader.batch_sampler, 'sampler', self.dataloader.sampler)
+        set_epoch = getattr(self._sampler, 'set_epoch', None)
+        self._set_epoch_takes = frozenset(inspect.signature(set_epoch).parameters) if set_epoch else None
+
+    @property
+    def position(self) -> int:
+        """Batches of the current epoch that are done."""
+        return self._iter - self._epoch * len(self.dataloader)
+
+    def request_stop(self) -> None:
+        """End training with ``Stopped`` at the next window's end, after hooks wrote their state."""
+        self._stop_requested = True
+
+    def validation_due(self, epochs_done: int) -> bool:
+        """Whether validation follows when so many epochs are done."""
+        return (
+            self.runner.val_loop is not None
+            and epochs_done >= self.val_begin
+            and (epochs_done % self.val_interval == 0 or epochs_done == self._max_epochs)
+        )
+
+    def run(self) -> nn.Module:
+        """Train to ``max_epochs``.
+
+        Returns:
+            The trained model.
+
+        Raises:
+            Stopped: A stop was requested and the hooks wrote their state.
+        """
+        try:
+            self.runner.call_hook('before_train')
+            if self.validation_pending and self.runner.val_loop is not None:
+                self._validate()
+            while self._epoch < self._max_epochs and not self.stop_training:
+                self.run_epoch()
+                self._decide_current_val_interval()
+                if self.validation_due(self._epoch):
+                    self._validate()
+            self.runner.call_hook('after_train')
+        finally:
+            self.training = False
+            self.runner.call_hook('close')
+        return self.runner.model
+
+    def _validate(self) -> None:
+        self.runner.val_loop.run()
+        self.validation_pending = False
+
+    def run_epoch(self) -> None:
+        """Train the rest of the current epoch."""
+        if not 0 <= self.position <= len(self.dataloader):
+            raise ValueError(
+                f'{self._iter} iterations do not lie in epoch {self._epoch} of {len(self.dataloader)} batches: '
+                'resume with the data set, batch size and number of processes of the first run'
+            )
+        self.runner.call_hook('before_train_epoch')
+        self.runner.model.train()
+        self._start_window()
+        self.training = True
+        first = self.position
+        for idx, data_batch in enumerate(self._batches(), start=first):
+            self.run_iter(idx, data_batch)
+            if self._stop_requested and self._window_ended():
+                self.runner.call_hook('on_stop')
+                raise Stopped
+        self.training = False
+        self.runner.call_hook('after_train_epoch')
+        self._epoch += 1
+
+    def _start_window(self) -> None:
+        start_epoch = getattr(self.runner.optim_wrapper, 'start_epoch', None)
+        if start_epoch is not None:
+            start_epoch(len(self.dataloader), position=self.position)
+
+    def _window_ended(self) -> bool:
+        return getattr(self.runner.optim_wrapper, 'window_ended', True)
+
+    def _batches(self) -> Iterator[Sequence[dict]]:
+        """Yield the batches from ``position`` to the epoch's end."""
+        position = self.position
+        takes = self._set_epoch_takes
+        if takes is None:
+            return itertools.islice(self.dataloader, position, None)
+        if 'start' not in takes:
+            self._sampler.set_epoch(self._epoch)
+            if position:
+                self.runner.logger.warning(
+                    f'{type(self._sampler).__name__} cannot start inside an epoch: reading {position} batches again'
+                )
+            return itertools.islice(self.dataloader, position, None)
+        batch_size = self.dataloader.batch_size
+        if position and batch_size is None:
+            raise ValueError(
+                'resuming inside an epoch needs a data loader with batch_size, not with a batch_sampler: '
+                'resume from a checkpoint of an epoch end'
+            )
+        self._sampler.set_epoch(self._epoch, max_epochs=self._max_epochs, start=position * (batch_size or 0))
+        return iter(self.dataloader)

@@ -1,0 +1,119 @@
+"""Training in bfloat16 or float16 on any device."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+
+from lucid.engine.optim_wrappers.optim_wrapper import OptimWrapper
+from lucid.registry import OPTIM_WRAPPERS
+
+DTYPES = {'bfloat16': torch.bfloat16, 'float16': torch.float16}
+
+
+@OPTIM_WRAPPERS.register_module()
+class AmpOptimWrapper(OptimWrapper):
+    """``OptimWrapper`` under autocast, on CPU and CUDA; float16 with a loss scale that stays on the device.
+
+    Autocast keeps no cache of cast weights: a recording could not see it change. In float16, torch's own
+    ``GradScaler`` scales, unscales, finds gradients that are not finite and adapts the scale; the skip is in the
+    optimizer's ``update``, so that no step reads the host. The scale has one address. What follows a step runs after
+    a skipped one too: an average of the weights takes the unchanged weights once more.
+
+    Args:
+        optimizer: One of lucid's.
+        dtype: 'bfloat16', which needs no loss scale, or 'float16'.
+        init_scale: First loss scale of float16.
+        growth_factor: What multiplies the scale after ``growth_interval`` finite steps.
+        backoff_factor: What multiplies the scale after a skipped step.
+        growth_interval: Finite steps in a row.
+        accumulative_counts: Micro-batches of a full window.
+        clip_grad: See ``OptimWrapper``.
+
+    Raises:
+        ValueError: An option means nothing.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        *,
+        dtype: str = 'bfloat16',
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        accumulative_counts: int = 1,
+        clip_grad: Mapping[str, Any] | None = None,
+    ) -> None:
+        if dtype not in DTYPES:
+            raise ValueError(
+                f'AmpOptimWrapper: dtype={dtype!r}; choose one of {sorted(DTYPES)}, for float32 use OptimWrapper'
+            )
+        if not (init_scale > 0 and growth_factor > 1 and 0 < backoff_factor < 1 and growth_interval >= 1):
+            raise ValueError(
+                f'AmpOptimWrapper: init_scale={init_scale}, growth_factor={growth_factor}, backoff_factor='
+                f'{backoff_factor}, growth_interval={growth_interval}; use positive numbers, growth_factor above and '
+                'backoff_factor below 1'
+            )
+        super().__init__(optimizer, accumulative_counts=accumulative_counts, clip_grad=clip_grad)
+        self.cast_dtype = DTYPES[dtype]
+        self.loss_scaler: GradScaler | None = None
+        if self.cast_dtype == torch.float16:
+            self.loss_scaler = GradScaler(
+                self.device.type,
+                init_scale=float(init_scale),
+                growth_factor=growth_factor,
+                backoff_factor=backoff_factor,
+                growth_interval=growth_interval,
+            )
+            # The scaler makes its scale tensor in the first call: make it now, outside any recording.
+            self.loss_scaler.scale(torch.ones((), device=self.device))
+
+    @contextmanager
+    def optim_context(self, model: nn.Module) -> Iterator[None]:
+        """Autocast the forward; a distributed model synchronises at window ends only."""
+        autocast = torch.autocast(self.device.type, dtype=self.cast_dtype, cache_enabled=False)
+        with super().optim_context(model), autocast:
+            yield
+
+    def run_backward(self, loss: Tensor, **kwargs: Any) -> None:
+        """Add the gradients, times the loss scale, of a loss that ``scale_loss`` returned; device only."""
+        if self.loss_scaler is not None:
+            loss = self.loss_scaler.scale(loss)
+        loss.backward(**kwargs)
+
+    def unscale(self) -> Tensor | None:
+        """Undo the loss scale; return a 0-d tensor, non-zero if a gradient is not finite. None without a scale."""
+        if self.loss_scaler is None:
+            return None
+        self.loss_scaler.unscale_(self.optimizer)
+        # A private name, though a stable one that other trainers use: GradScaler.step would read this on the host.
+        per_device: dict[Any, Tensor] = self.loss_scaler._found_inf_per_device(self.optimizer)
+        return per_device[self.device]
+
+    def update_scale(self) -> None:
+        """Adapt the loss scale to what ``unscale`` found."""
+        if self.loss_scaler is not None:
+            self.loss_scaler.update()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's state, ``num_steps`` and, in float16, ``loss_scaler`` as numbers; waits for them."""
+        state = super().state_dict()
+        if self.loss_scaler is not None:
+            state['loss_scaler'] = self.loss_scaler.state_dict()
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Copy a state into the existing tensors; a state without ``loss_scaler`` leaves the scale alone.
+
+        Args:
+            state_dict: What ``state_dict`` of any of lucid's or mmengine's wrappers returned; not changed.
+        """
+        super().load_state_dict(state_dict)
+        if self.loss_scaler is not None and 'loss_scaler' in state_dict:
+            self.loss_scaler.load_state_dict(state_dict['loss_scaler'])

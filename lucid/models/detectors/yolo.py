@@ -1,0 +1,187 @@
+"""The detector: one class for all tasks and sizes; the head makes the task.
+
+Shape suffixes: B images, H rows, W columns.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from mmengine.model import BaseModel
+from mmengine.optim import OptimWrapper
+from torch import Tensor
+
+from lucid.models.detectors.network import YOLONetwork
+from lucid.registry import HEADS, LOSSES, MODELS
+from lucid.structures import AnchorGrid, Targets
+from lucid.structures.anchors import make_anchor_grid
+
+Config = Mapping[str, Any]
+
+
+@MODELS.register_module()
+class YOLODetector(BaseModel):
+    """Network, loss and data preprocessor behind mmengine's model interface, with the step that can be captured.
+
+    ``prepare`` decides every shape and may read the host; ``step`` runs on the device without a host read. Attributes:
+    ``network`` (images to raw outputs; parameter counts are its), ``criterion`` (the loss module),
+    ``max_detections`` and ``score_threshold`` (may be changed between predictions).
+
+    Args:
+        scale: size, ``'n'`` to ``'x'``; default of backbone and neck.
+        num_classes: of the data set.
+        backbone: MODELS; built with ``scale``, has ``out_channels`` and ``strides``.
+        neck: MODELS; built with ``in_channels`` and ``scale``, has ``out_channels``.
+        head: HEADS; built with ``in_channels`` and ``num_classes``, has ``predict`` and ``deployed``.
+        loss: LOSSES; built with ``num_classes``, called with the raw outputs, the targets and the anchor grid.
+        data_preprocessor: MODELS; built with ``num_classes``, ``size_divisor`` and ``channels_last``.
+        channels_last: keep weights and images in torch's ``channels_last`` format.
+        max_detections: rows kept per image.
+        score_threshold: detections below it are dropped.
+        init_cfg: mmengine's initialisation, for example from a checkpoint.
+
+    Raises:
+        ValueError: ``num_classes`` is missing or not positive, or ``scale`` does not exist.
+
+    Source: arXiv:2606.03748.
+    """
+
+    def __init__(
+        self,
+        *,
+        scale: str = 'n',
+        num_classes: int | None = None,
+        backbone: Config | None = None,
+        neck: Config | None = None,
+        head: Config | None = None,
+        loss: Config | None = None,
+        data_preprocessor: Config | None = None,
+        channels_last: bool = True,
+        max_detections: int = 300,
+        score_threshold: float = 0.0,
+        init_cfg: Config | list[Config] | None = None,
+    ) -> None:
+        if num_classes is None:
+            raise ValueError(
+                'num_classes is not stated: set model.num_classes to the number of classes of the data set, or build '
+                'the detector through lucid.apis, which reads it from there'
+            )
+        if num_classes < 1:
+            raise ValueError(f'num_classes={num_classes} leaves nothing to detect; make it 1 or more')
+        body = MODELS.build(backbone or {'type': 'YOLOBackbone'}, default_args={'scale': scale})
+        mixer = MODELS.build(
+            neck or {'type': 'YOLONeck'}, default_args={'in_channels': body.out_channels, 'scale': scale}
+        )
+        super().__init__(
+            data_preprocessor=MODELS.build(
+                data_preprocessor or {'type': 'DetDataPreprocessor'},
+                default_args={
+                    'num_classes': num_classes,
+                    'size_divisor': max(body.strides),
+                    'channels_last': channels_last,
+                },
+            ),
+            init_cfg=init_cfg,
+        )
+        self.num_classes = num_classes
+        self.strides: tuple[int, ...] = tuple(body.strides)
+        self.max_detections = max_detections
+        self.score_threshold = score_threshold
+        self.network = YOLONetwork(
+            body,
+            neck=mixer,
+            head=HEADS.build(
+                head or {'type': 'DetectHead'},
+                default_args={'in_channels': mixer.out_channels, 'num_classes': num_classes},
+            ),
+        )
+        self.criterion = LOSSES.build(loss or {'type': 'DetectionLoss'}, default_args={'num_classes': num_classes})
+        if channels_last:
+            self.network.to(memory_format=torch.channels_last)
+        # Never evicted: a recording holds the addresses of the grids it was captured with.
+        self._grids: dict[tuple[int, int, torch.device], AnchorGrid] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy makes its own grids: these may lie on a device that the copy does not live on.
+        return {**super().__getstate__(), '_grids': {}}
+
+    def anchor_grid(self, images: Tensor) -> AnchorGrid:
+        """The grid for (B, 3, H, W) ``images``, on their device; made at the first use of a size and kept."""
+        height, width = images.shape[2:]
+        key = (height, width, images.device)
+        if key not in self._grids:
+            self._grids[key] = make_anchor_grid((height, width), strides=self.strides, device=images.device)
+        return self._grids[key]
+
+    def prepare(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """A batch as collate made it to ``dict(inputs, targets, metas)`` on the device, every shape decided."""
+        prepared: dict[str, Any] = self.data_preprocessor(data, self.training)
+        self.anchor_grid(prepared['inputs'])
+        return prepared
+
+    def step(self, data: Mapping[str, Any], optim_wrapper: OptimWrapper) -> dict[str, Tensor]:
+        """Forward, loss, backward and update, without a host read.
+
+        Args:
+            data: a batch from ``prepare``.
+            optim_wrapper: whose parameters are updated.
+
+        Returns:
+            Named 0-d tensors on the device, detached; ``loss`` is their sum over the names that contain it.
+        """
+        with optim_wrapper.optim_context(self):
+            losses = self(**data, mode='loss')
+        loss, log_vars = self.parse_losses(losses)
+        optim_wrapper.update_params(loss)
+        return {name: value.detach() for name, value in log_vars.items()}
+
+    def train_step(self, data: Mapping[str, Any], optim_wrapper: OptimWrapper) -> dict[str, Tensor]:
+        """``step(prepare(data), optim_wrapper)``."""
+        return self.step(self.prepare(data), optim_wrapper)
+
+    def forward(
+        self,
+        inputs: Tensor,
+        targets: Targets | None = None,
+        metas: Sequence[Mapping[str, Any]] | None = None,
+        mode: str = 'tensor',
+    ) -> Any:
+        """Run a prepared batch as far as ``mode`` says; the entry that mmengine calls.
+
+        Args:
+            inputs: float (B, 3, H, W), RGB in 0..1.
+            targets: needed by ``'loss'``.
+            metas: needed by ``'predict'``.
+            mode: ``'tensor'``, ``'loss'`` or ``'predict'``.
+
+        Returns:
+            Raw outputs, the dict of ``loss``, or the list of ``predict``.
+
+        Raises:
+            ValueError: the mode does not exist, or lacks what it needs.
+        """
+        if mode == 'tensor':
+            return self.network(inputs)
+        if mode == 'loss':
+            if targets is None:
+                raise ValueError("mode='loss' needs targets; give the batch a 'targets' entry")
+            return self.loss(self.network(inputs), targets, self.anchor_grid(inputs))
+        if mode == 'predict':
+            if metas is None:
+                raise ValueError("mode='predict' needs metas; give the batch a 'metas' entry, one dict per image")
+            return self.predict(self.network(inputs), metas, self.anchor_grid(inputs))
+        raise ValueError(f"mode={mode!r} does not exist; use 'tensor', 'loss' or 'predict'")
+
+    def loss(self, outputs: Any, targets: Targets, grid: AnchorGrid) -> dict[str, Tensor]:
+        """The loss terms, computed without autocast in float32 or more."""
+        with torch.autocast(grid.centers_A2.device.type, enabled=False):
+            exact = type(outputs)(*(output.to(torch.promote_types(output.dtype, torch.float32)) for output in outputs))
+            losses: dict[str, Tensor] = self.criterion(exact, targets, grid)
+            return losses
+
+    def predict(self, outputs: Any, metas: Sequence[Mapping[str, Any]], grid: AnchorGrid) -> list[dict[str, Any]]:
+        """One prediction per image, in pixels of the original image, on the CPU."""
+        predictions: list[dict[str, Any]] = self.network.head.predict(
+            outputs, grid, metas, max_detections=self.max_detections, score_threshold=self.score_threshold
+        )
+        return predictions

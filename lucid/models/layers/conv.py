@@ -1,0 +1,47 @@
+"""Convolution, BatchNorm and SiLU as one layer."""
+
+from torch import Tensor, nn
+
+
+class ConvUnit(nn.Module):
+    """Conv2d without bias, BatchNorm2d, SiLU; (B, in, H, W) -> (B, out, H / stride, W / stride).
+
+    Initialised as torch does: ``mmcv.cnn.ConvModule`` would draw other weights.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        kernel_size: odd, so that padding keeps the size.
+        stride: of the convolution.
+        groups: of the convolution; ``in_channels`` makes it depthwise.
+        activation: False leaves SiLU out.
+
+    Source: arXiv:2501.13400.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        *,
+        out_channels: int,
+        kernel_size: int = 1,
+        stride: int = 1,
+        groups: int = 1,
+        activation: bool = True,
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(
+            in_channels,
+            out_channels,
+            kernel_size=kernel_size,
+            stride=stride,
+            padding=kernel_size // 2,
+            groups=groups,
+            bias=False,
+        )
+        self.norm = nn.BatchNorm2d(out_channels)
+        self.activation = nn.SiLU() if activation else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the three."""
+        return self.activation(self.norm(self.conv(x)))

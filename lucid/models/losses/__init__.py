@@ -1,0 +1,5 @@
+"""Losses."""
+
+from lucid.models.losses.detection import DetectionLoss
+
+__all__ = ['DetectionLoss']

@@ -1,0 +1,39 @@
+"""Keypoints: float32 (N, K, 3), x and y in pixels and visibility: 0 not labelled, 1 hidden, 2 visible; on the host."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lucid.structures.affine import Float32, Matrix, warp_points
+
+
+def warp_keypoints(matrix: Matrix, keypoints_NK3: Float32) -> Float32:
+    """Map keypoints; those that are not labelled stay at (0, 0)."""
+    labelled_NK1 = keypoints_NK3[..., 2:] > 0
+    moved_NK2 = np.where(labelled_NK1, warp_points(matrix, keypoints_NK3[..., :2]), 0)
+    return np.concatenate([moved_NK2, keypoints_NK3[..., 2:]], axis=2).astype(np.float32)
+
+
+def flip_order(names: Sequence[str]) -> NDArray[np.int64]:
+    """Who takes whose place in a mirrored image: ``left_eye`` and ``right_eye`` do, ``nose`` keeps its own.
+
+    Args:
+        names: Of the K keypoints.
+
+    Returns:
+        (K,): for each place the keypoint that takes it.
+
+    Raises:
+        ValueError: A name with ``left`` or ``right`` has no partner.
+    """
+    order = []
+    for name in names:
+        partner = name.replace('left', '\0').replace('right', 'left').replace('\0', 'right')
+        if partner not in names:
+            raise ValueError(
+                f'keypoint {name!r} has no partner {partner!r} among {list(names)}; '
+                'add it, or rename the keypoint so that it holds neither left nor right'
+            )
+        order.append(names.index(partner))
+    return np.array(order, dtype=np.int64)

@@ -1,0 +1,73 @@
+"""What a training run shows: batches with their targets, and predictions beside ground truth."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lucid.registry import VISUALIZERS
+from lucid.visualization.boxes import draw_boxes
+from lucid.visualization.panels import add_caption, grid, resize_to_side
+
+
+@VISUALIZERS.register_module()
+class DetectionPainter:
+    """Draws panels of detections; every image is brought to one size of panel, so that names stay readable.
+
+    Images are uint8 (H, W, 3) RGB, in and out; what comes out is the caller's. Objects are a dict with ``boxes``
+    (N, 4) xyxy in pixels of their image, ``labels`` (N,), and for predictions ``scores`` (N,): arrays or tensors on the
+    host. It is no mmengine visualizer: it only draws, and the runner's own visualizer sends pictures to its backends.
+
+    Args:
+        score_threshold: Predictions below it are not drawn.
+        side: Pixels of a panel's longer side; None takes the image's own, but at least 320 and at most 480.
+    """
+
+    def __init__(self, *, score_threshold: float = 0.25, side: int | None = None) -> None:
+        self.score_threshold = score_threshold
+        self.side = side
+
+    def draw_batch(
+        self,
+        images: Sequence[np.ndarray],
+        truths: Sequence[Mapping[str, Any]],
+        captions: Sequence[str],
+        classes: Sequence[str],
+    ) -> np.ndarray:
+        """A grid of images with their targets."""
+        return grid(
+            [
+                add_caption(self._panel(image, truth, classes), caption)
+                for image, truth, caption in zip(images, truths, captions, strict=True)
+            ]
+        )
+
+    def draw_comparison(
+        self,
+        image: np.ndarray,
+        truth: Mapping[str, Any],
+        prediction: Mapping[str, Any],
+        caption: str,
+        classes: Sequence[str],
+    ) -> np.ndarray:
+        """Ground truth on the left, predictions on the right."""
+        kept = np.asarray(prediction['scores']) >= self.score_threshold
+        shown = {key: np.asarray(prediction[key])[kept] for key in ('boxes', 'labels', 'scores')}
+        left = f'{caption}: truth ({len(truth["labels"])})'
+        right = f'predicted ({len(shown["labels"])}), score ≥ {self.score_threshold:g}'
+        pair = [
+            add_caption(self._panel(image, objects, classes), text) for objects, text in ((truth, left), (shown, right))
+        ]
+        return grid(pair, columns=2, gap=2)
+
+    def stack(self, panels: Sequence[np.ndarray]) -> np.ndarray:
+        """Several comparisons as one picture, two in a row."""
+        return grid(panels, columns=2)
+
+    def _panel(self, image: np.ndarray, objects: Mapping[str, Any], classes: Sequence[str]) -> np.ndarray:
+        longer = max(image.shape[:2])
+        side = self.side or min(max(longer, 320), 480)
+        # Boxes are drawn after scaling: lines and letters that are scaled down get lost.
+        scaled = np.asarray(objects['boxes'], dtype=np.float64).reshape(-1, 4) * (side / longer)
+        picture = resize_to_side(image, side)
+        return draw_boxes(picture, scaled, objects['labels'], scores=objects.get('scores'), classes=classes)

@@ -1,0 +1,60 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mmengine.config import Config
+
+from lucid import apis
+from lucid.apis import CheckpointError
+from lucid.engine import checkpoint as files
+
+Make = Callable[..., Config]
+
+
+@pytest.fixture(scope='module')
+def trained(tiny: Make) -> Config:
+    cfg = tiny(train_cfg__max_epochs=1)
+    apis.train(cfg)
+    return cfg
+
+
+def best(cfg: Config) -> Path:
+    return Path(cfg.work_dir, 'last.pth')
+
+
+def test_metrics_are_those_of_the_validation_in_training(trained: Config) -> None:
+    metrics = apis.test(trained, best(trained))
+    assert metrics['coco/mAP'] == pytest.approx(files.load(best(trained))['meta']['best_score'])
+
+
+def test_detections_and_pictures_go_where_they_are_asked_to(trained: Config, tmp_path: Path) -> None:
+    apis.test(trained, best(trained), out=tmp_path / 'found.json', show_dir=tmp_path / 'shown')
+    rows = json.loads((tmp_path / 'found.json').read_text())
+    assert {'image_id', 'category_id', 'bbox', 'score'} == rows[0].keys()
+    assert len(list((tmp_path / 'shown').glob('*.png'))) == 8
+
+
+def test_raw_and_averaged_weights_differ(trained: Config, tmp_path: Path) -> None:
+    for weights in ('raw', 'ema'):
+        apis.test(trained, best(trained), weights=weights, out=tmp_path / f'{weights}.json')
+    assert (tmp_path / 'raw.json').read_text() != (tmp_path / 'ema.json').read_text()
+
+
+def test_a_checkpoint_of_another_scale_is_refused(trained: Config, tiny: Make) -> None:
+    with pytest.raises(CheckpointError, match=r'does not fit the model: tensors .*Use the config that it was trained'):
+        apis.test(tiny(model__scale='s'), best(trained))
+
+
+def test_a_checkpoint_of_other_classes_is_refused(trained: Config, tmp_path: Path) -> None:
+    content = files.load(best(trained))
+    content['classes'] = ['a', 'b', 'c', 'd']
+    files.save(content, tmp_path / 'other.pth')
+    with pytest.raises(CheckpointError, match=r"knows the classes \['a', .*, the data has \['rectangle'"):
+        apis.test(trained, tmp_path / 'other.pth')
+
+
+def test_the_config_that_was_passed_in_stays_as_it_was(trained: Config, tmp_path: Path) -> None:
+    before = trained.to_dict()
+    apis.test(trained, best(trained), out=tmp_path / 'found.json', show_dir=tmp_path)
+    assert trained.to_dict() == before

@@ -1,0 +1,111 @@
+"""Every shipped config: depth, length, keys, and a model that builds."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from mmengine.config import Config
+
+from lucid.apis import complete, load_config, override
+from lucid.apis.data import build_dataloader
+from lucid.engine.optimizers import MuSGD
+from lucid.registry import (
+    DATASETS,
+    HOOKS,
+    METRICS,
+    MODELS,
+    OPTIM_WRAPPERS,
+    OPTIMIZERS,
+    PARAM_SCHEDULERS,
+    TRANSFORMS,
+)
+
+ROOT = Path(__file__).parents[2] / 'configs'
+LEAVES = sorted(path for path in ROOT.rglob('*.py') if path.parent.name != '_base_')
+IDS = [str(path.relative_to(ROOT)) for path in LEAVES]
+
+
+@pytest.fixture(params=LEAVES, ids=IDS)
+def leaf(request: pytest.FixtureRequest) -> Path:
+    return request.param
+
+
+def bases(path: Path) -> list[Path]:
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and node.targets[0].id == '_base_':  # type: ignore[attr-defined]
+            return [path.parent / name for name in ast.literal_eval(node.value)]
+    return []
+
+
+def test_the_names_that_the_docs_promise_are_there() -> None:
+    promised = ['yolo_capture.py', 'yolo/detect_n_bccd.py', 'yolo/detect_n_folder.py', 'yolo/overfit_shapes.py']
+    assert {*promised, *(f'yolo/detect_{scale}_coco.py' for scale in 'nsmlx')} <= set(IDS)
+
+
+def test_a_leaf_is_short_shallow_and_deletes_nothing(leaf: Path) -> None:
+    assert len(leaf.read_text().splitlines()) <= 60
+    assert '_delete_' not in leaf.read_text()
+    assert all(not bases(base) for base in bases(leaf)), 'deeper than two files'
+
+
+def test_it_has_no_key_that_its_class_does_not_take(leaf: Path) -> None:
+    load_config(leaf)  # validates
+
+
+def test_its_model_optimizer_schedule_hooks_and_transforms_build(leaf: Path) -> None:
+    cfg = complete(load_config(leaf))
+    detector = MODELS.build({**cfg.model, 'num_classes': 80})
+    assert sum(parameter.numel() for parameter in detector.network.parameters()) > 1e6
+    few = list(detector.network.parameters())[:2]
+    optimizer = OPTIMIZERS.build({**cfg.optim_wrapper.optimizer, 'params': few})
+    assert isinstance(optimizer, MuSGD)
+    wrapper = OPTIM_WRAPPERS.build({**cfg.optim_wrapper, 'optimizer': optimizer})
+    PARAM_SCHEDULERS.build(
+        {**cfg.param_scheduler, 'optimizer': wrapper, 'epoch_length': 10, 'end': cfg.train_cfg.max_epochs}
+    )
+    for hook in cfg.default_hooks.values():
+        if hook is not None:
+            HOOKS.build(dict(hook))
+    METRICS.build(dict(cfg.val_evaluator))
+    for loader in (cfg.train_dataloader, cfg.val_dataloader):
+        assert DATASETS.get(loader.dataset.type) is not None
+        for transform in loader.dataset.pipeline:
+            TRANSFORMS.build({**transform, **({'image_size': 64} if takes_size(transform.type) else {})})
+
+
+def takes_size(name: str) -> bool:
+    return name in ('Mosaic', 'RandomAffine', 'Letterbox')
+
+
+def test_a_loader_of_each_builds_over_any_data(leaf: Path) -> None:
+    cfg = load_config(leaf)
+    loader = build_dataloader(cfg.train_dataloader, dataset=list(range(20)), seed=0)
+    assert len(loader) == -(-20 // cfg.train_dataloader.batch_size)
+
+
+def test_what_a_child_changes_once_is_changed_everywhere() -> None:
+    """data_root, image_size and max_epochs are stated in one place."""
+    cfg = complete(load_config(ROOT / 'yolo/detect_n_folder.py', {'data_root': 'mine', 'image_size': 320}))
+    for loader in (cfg.train_dataloader, cfg.val_dataloader):
+        assert (loader.dataset.data_root, loader.dataset.image_size) == ('mine', 320)
+    assert 'max_epochs' not in Config({key: value for key, value in cfg.items() if key != 'train_cfg'}).pretty_text
+
+
+@pytest.mark.parametrize(('scale', 'zoom'), [('n', 0.5), ('s', 0.9), ('m', 0.9), ('l', 0.9), ('x', 0.9)])
+def test_the_zoom_of_each_scale_is_that_of_the_table(scale: str, zoom: float) -> None:
+    """R1 Table S3, as the method facts read it: scale n +-0.5, the others +-0.9."""
+    cfg = load_config(ROOT / f'yolo/detect_{scale}_coco.py')
+    assert cfg.model.scale == scale
+    affine = next(t for t in cfg.train_dataloader.dataset.pipeline if t.type == 'RandomAffine')
+    assert affine.scale == zoom
+
+
+def test_the_flags_of_the_tools_change_the_config() -> None:
+    cfg = load_config(ROOT / 'yolo_capture.py')
+    changed = override(cfg, work_dir='w', seed=3, deterministic=True, amp='float16', launcher='pytorch')
+    assert changed.work_dir == 'w'
+    assert changed.randomness == {'seed': 3, 'deterministic': True}
+    assert (changed.optim_wrapper.type, changed.optim_wrapper.dtype) == ('AmpOptimWrapper', 'float16')
+    assert changed.optim_wrapper.clip_grad == cfg.optim_wrapper.clip_grad
+    assert changed.launcher == 'pytorch'
+    assert override(cfg).to_dict() == cfg.to_dict()

@@ -1,0 +1,122 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+
+from lucid.engine import checkpoint as files
+from lucid.engine.checkpoint import CheckpointError
+from lucid.engine.hooks import CheckpointHook
+
+Toy = Callable[..., Runner]
+SCORE = 'toy/score'
+
+
+class Written(Hook):
+    """Where ``last.pth`` was each time it was written: (epoch, iter, pending)."""
+
+    def __init__(self) -> None:
+        self.places: list[tuple[int, int, bool]] = []
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        meta = checkpoint['meta']
+        self.places.append((meta['epoch'], meta['iter'], meta['validation_pending']))
+
+
+def trained(make: Toy, hook: CheckpointHook, **options: Any) -> list[tuple[int, int, bool]]:
+    written = Written()
+    make([hook, written], **options).train()
+    return written.places
+
+
+def test_last_is_written_at_each_epoch_end(line_runner: Toy) -> None:
+    assert trained(line_runner, CheckpointHook(save_best=None)) == [(1, 5, False), (2, 10, False)]
+
+
+def test_an_interval_skips_epochs_but_never_the_last(line_runner: Toy) -> None:
+    places = trained(line_runner, CheckpointHook(save_best=None, interval=2), epochs=3)
+    assert [epoch for epoch, _, _ in places] == [2, 3]
+
+
+def test_inside_an_epoch_it_is_written_at_window_ends_only(line_runner: Toy) -> None:
+    places = trained(line_runner, CheckpointHook(save_best=None, every_n_steps=1), epochs=1, accumulate=2)
+    assert places == [(0, 2, False), (0, 4, False), (1, 5, False)]
+
+
+def test_before_validation_it_says_so_and_after_it_no_longer(line_runner: Toy) -> None:
+    places = trained(line_runner, CheckpointHook(save_best=SCORE), epochs=1, scores=[0.5])
+    assert places == [(1, 5, True), (1, 5, False)]
+
+
+@pytest.mark.parametrize(
+    ('scores', 'best', 'epoch'),
+    [((0.1, 0.3, 0.2), 0.3, 2), ((0.3, 0.3, 0.1), 0.3, 1), ((float('nan'), 0.1, 0.2), 0.2, 3)],
+)
+def test_best_follows_the_greatest_score_and_the_earlier_of_equals(
+    line_runner: Toy, tmp_path: Path, scores: tuple[float, ...], best: float, epoch: int
+) -> None:
+    trained(line_runner, CheckpointHook(save_best=SCORE), epochs=3, scores=scores)
+    meta = files.load(tmp_path / 'best.pth')['meta']
+    assert (meta['best_score'], meta['best_epoch'], meta['epoch']) == (best, epoch, epoch)
+    assert files.load(tmp_path / 'last.pth')['meta']['best_score'] == best
+
+
+def test_a_metric_that_validation_does_not_give_is_named(line_runner: Toy) -> None:
+    with pytest.raises(KeyError, match="save_best names 'coco/mAP', but validation gives toy/score"):
+        trained(line_runner, CheckpointHook(), scores=[0.5] * 2)
+
+
+def test_previous_is_the_one_before_last(line_runner: Toy, tmp_path: Path) -> None:
+    trained(line_runner, CheckpointHook(save_best=None))
+    assert files.load(tmp_path / 'previous.pth')['meta']['epoch'] == 1
+    assert files.load(tmp_path / 'last.pth')['meta']['epoch'] == 2
+
+
+@pytest.mark.parametrize(('keep', 'kept'), [(0, []), (2, [3, 4]), (-1, [1, 2, 3, 4])])
+def test_the_newest_epoch_files_are_kept(line_runner: Toy, tmp_path: Path, keep: int, kept: list[int]) -> None:
+    trained(line_runner, CheckpointHook(save_best=None, max_keep_ckpts=keep), epochs=4)
+    names = [f'epoch_{number}.pth' for number in range(1, 5) if (tmp_path / f'epoch_{number}.pth').exists()]
+    assert names == [f'epoch_{number}.pth' for number in kept]
+    assert all(files.load(tmp_path / f'epoch_{number}.pth')['meta']['epoch'] == number for number in kept)
+
+
+def test_it_holds_what_a_resumed_run_needs_as_plain_values(line_runner: Toy, tmp_path: Path) -> None:
+    trained(line_runner, CheckpointHook(save_best=None))
+    content = files.load(tmp_path / 'last.pth')
+    assert content.keys() == {*('meta', 'classes', 'state_dict', 'optimizer', 'param_schedulers', 'message_hub', 'rng')}
+    assert content['classes'] == ['a', 'b']
+    assert content['meta']['environment']['torch'].startswith(torch.__version__.split('+')[0])
+
+
+def test_resuming_restores_weights_optimizer_place_best_score_and_generators(line_runner: Toy, tmp_path: Path) -> None:
+    hook = CheckpointHook(save_best=SCORE)
+    first = line_runner([hook], scores=[0.5, 0.7], epochs=2)
+    first.train()
+    expected = torch.rand(3)
+    second_hook = CheckpointHook(save_best=SCORE)
+    second = line_runner([second_hook], scores=[0.6], epochs=2, load_from=tmp_path / 'last.pth')
+    torch.manual_seed(99)
+    second.train()
+    assert torch.equal(torch.rand(3), expected)
+    assert (second.epoch, second.iter) == (2, 10)
+    assert (second_hook.best_score, second_hook.best_epoch) == (0.7, 2)
+    assert torch.equal(second.model.line.weight, first.model.line.weight)
+    assert second.optim_wrapper.num_steps == 10
+
+
+def test_weights_of_another_shape_are_refused(line_runner: Toy, tmp_path: Path) -> None:
+    trained(line_runner, CheckpointHook(save_best=None))
+    content = files.load(tmp_path / 'last.pth')
+    content['state_dict']['line.weight'] = torch.zeros(1, 3)
+    files.save(content, tmp_path / 'last.pth')
+    with pytest.raises(CheckpointError, match=r'line\.weight is \(1, 3\) there and \(1, 2\) here'):
+        line_runner([CheckpointHook(save_best=None)], load_from=tmp_path / 'last.pth').train()
+
+
+@pytest.mark.parametrize('options', [{'interval': 0}, {'every_n_steps': 0}, {'max_keep_ckpts': -2}])
+def test_numbers_out_of_range_are_refused(options: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match='use interval >= 1'):
+        CheckpointHook(**options)

@@ -1,0 +1,219 @@
+from pathlib import Path
+from types import SimpleNamespace
+
+import mmcv
+import numpy as np
+import pytest
+import torch
+from mmengine.evaluator import Evaluator
+from mmengine.model import BaseModel
+from mmengine.runner import Runner
+from torch.utils.data import Dataset
+
+from lucid.engine.hooks.visualization import VisualizationHook
+from lucid.registry import HOOKS
+from lucid.structures import PackedTargets
+
+SIZE = 64
+
+
+class Scenes(Dataset):
+    """Images of 40 x 80 pixels, letterboxed to 64 x 64 with one box each; odd ones are empty."""
+
+    metainfo = {'classes': ('bolt', 'nut')}
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return index
+
+
+def batch(indices):
+    """As collate makes it: 80 x 40 pixels scaled by 0.8 and moved 16 pixels down."""
+    inputs = torch.full((len(indices), SIZE, SIZE, 3), 114, dtype=torch.uint8)
+    inputs[:, 16:48] = 200
+    counts = [1 - i % 2 for i in indices]
+    rows = [b for b, count in enumerate(counts) if count]
+    targets = PackedTargets(
+        torch.tensor([[16.0, 24, 48, 40]] * len(rows)).reshape(-1, 4),
+        torch.zeros(len(rows), dtype=torch.int64),
+        torch.tensor(rows, dtype=torch.int64),
+        torch.zeros(len(rows), dtype=torch.int64),
+        counts,
+    )
+    matrix = np.array([[0.8, 0, 0], [0, 0.8, 16], [0, 0, 1]])
+    metas = [{'image_id': i, 'file': f'somewhere/{i}.jpg', 'original_hw': (40, 80), 'matrix': matrix} for i in indices]
+    return {'inputs': inputs, 'targets': targets, 'metas': metas}
+
+
+class Toy(BaseModel):
+    """Finds in every image the box (20, 10, 60, 30) of the original."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, inputs, targets=None, metas=None, mode='tensor'):
+        if mode == 'loss':
+            return {'loss': self.weight * 2}
+        return [
+            {
+                'image_id': meta['image_id'],
+                'file': meta['file'],
+                'boxes': torch.tensor([[20.0, 10, 60, 30]]),
+                'scores': torch.tensor([0.9]),
+                'labels': torch.tensor([1]),
+            }
+            for meta in metas
+        ]
+
+
+class Silent(Evaluator):
+    """Evaluates nothing."""
+
+    def process(self, data_samples, data_batch=None):
+        pass
+
+    def evaluate(self, size):
+        return {'score': 1.0}
+
+
+class Spy:
+    """A painter that remembers what it was asked to draw."""
+
+    def __init__(self):
+        self.batches, self.comparisons = [], []
+
+    def draw_batch(self, images, truths, captions, classes):
+        self.batches.append((images, truths, captions, classes))
+        return np.zeros((4, 4, 3), np.uint8)
+
+    def draw_comparison(self, image, truth, prediction, caption, classes):
+        self.comparisons.append((image, truth, prediction, caption, classes))
+        return np.zeros((4, 4, 3), np.uint8)
+
+    def stack(self, panels):
+        return np.concatenate(panels)
+
+
+@pytest.fixture
+def spy():
+    hook = VisualizationHook(batch_images=2, val_images=3)
+    hook.painter = Spy()
+    return hook, hook.painter
+
+
+def toy_runner(folder: Path, hook: VisualizationHook, epochs=2, tensorboard=False):
+    loader = {'batch_size': 2, 'num_workers': 0, 'dataset': Scenes(), 'collate_fn': batch}
+    backends = [{'type': 'LocalVisBackend'}] + [{'type': 'TensorboardVisBackend'}] * tensorboard
+    return Runner(
+        Toy(),
+        str(folder),
+        train_dataloader={**loader, 'sampler': {'type': 'DefaultSampler', 'shuffle': False}},
+        val_dataloader={**loader, 'sampler': {'type': 'DefaultSampler', 'shuffle': False}},
+        test_dataloader={**loader, 'sampler': {'type': 'DefaultSampler', 'shuffle': False}},
+        train_cfg={'by_epoch': True, 'max_epochs': epochs, 'val_interval': 1},
+        val_cfg={},
+        test_cfg={},
+        val_evaluator=Silent([]),
+        test_evaluator=Silent([]),
+        optim_wrapper={'type': 'mmengine.OptimWrapper', 'optimizer': {'type': 'SGD', 'lr': 0.1}},
+        custom_hooks=[hook],
+        visualizer={'type': 'Visualizer', 'vis_backends': backends},
+        experiment_name=folder.name,
+        default_hooks={'checkpoint': None},
+        default_scope='lucid',
+        log_level='ERROR',
+    )
+
+
+def names(folder):
+    return sorted(path.name for path in folder.glob('*.png'))
+
+
+def test_the_hook_is_found_by_its_bare_name_and_refuses_senseless_numbers():
+    assert HOOKS.build({'type': 'VisualizationHook', 'painter': {'side': 200}}).painter.side == 200
+    for wrong in ({'interval': 0}, {'batch_images': 0}, {'val_images': -1}, {'num_batches': -1}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            VisualizationHook(**wrong)
+
+
+def test_three_batches_and_every_validation_leave_a_picture(tmp_path):
+    toy_runner(tmp_path, VisualizationHook(), epochs=2).train()
+    assert names(tmp_path / 'pictures') == [
+        *(f'train_batch_{i}.png' for i in range(3)),
+        'val_epoch_01.png',
+        'val_epoch_02.png',
+    ]
+    picture = mmcv.imread(str(tmp_path / 'pictures' / 'val_epoch_02.png'))
+    assert picture.shape[1] > 4 * 320
+
+
+def test_a_training_batch_is_drawn_with_its_targets_from_the_host(tmp_path, spy):
+    hook, painter = spy
+    toy_runner(tmp_path, hook, epochs=1).train()
+    assert len(painter.batches) == 3
+    images, truths, captions, classes = painter.batches[1]
+    assert images.dtype == np.uint8
+    assert images.shape == (2, SIZE, SIZE, 3)
+    assert captions == ['2.jpg', '3.jpg']
+    assert classes == ('bolt', 'nut')
+    assert truths[0]['boxes'].tolist() == [[16, 24, 48, 40]]
+    assert truths[1]['boxes'].shape == (0, 4)
+
+
+def test_validation_shows_the_first_images_without_padding_and_boxes_in_their_pixels(tmp_path, spy):
+    hook, painter = spy
+    toy_runner(tmp_path, hook, epochs=1).train()
+    assert [row[3] for row in painter.comparisons] == ['0.jpg', '1.jpg', '2.jpg']
+    image, truth, prediction, _, classes = painter.comparisons[0]
+    assert image.shape == (32, 64, 3)
+    assert (image == 200).all()
+    assert truth['boxes'].tolist() == [[16, 8, 48, 24]]
+    np.testing.assert_allclose(prediction['boxes'], [[16, 8, 48, 24]], atol=1e-5)
+    assert prediction['labels'].tolist() == [1]
+    assert classes == ('bolt', 'nut')
+    assert painter.comparisons[1][1]['boxes'].shape == (0, 4)
+
+
+def test_an_interval_skips_validations_and_zero_draws_nothing(tmp_path):
+    toy_runner(tmp_path, VisualizationHook(num_batches=0, interval=2), epochs=3).train()
+    assert names(tmp_path / 'pictures') == ['val_epoch_01.png', 'val_epoch_03.png']
+    toy_runner(tmp_path / 'none', VisualizationHook(num_batches=0, val_images=0), epochs=1).train()
+    assert not (tmp_path / 'none' / 'pictures').exists()
+
+
+def test_a_run_that_is_resumed_does_not_draw_its_first_batches_again(tmp_path, spy):
+    hook, painter = spy
+    loader = SimpleNamespace(dataset=Scenes())
+    for iteration in (0, 2, 3, 50):
+        runner = SimpleNamespace(iter=iteration, work_dir=tmp_path, train_dataloader=loader)
+        hook.before_train_iter(runner, 0, batch([0, 1]))
+    assert names(tmp_path / 'pictures') == ['train_batch_0.png', 'train_batch_2.png']
+    assert len(painter.batches) == 2
+
+
+def test_validation_pictures_go_to_tensorboard(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    runner = toy_runner(tmp_path, VisualizationHook(), epochs=2, tensorboard=True)
+    runner.train()
+    runner.visualizer.close()
+    events = EventAccumulator(str(next(tmp_path.rglob('events*')).parent)).Reload()
+    assert [image.step for image in events.Images('validation')] == [1, 2]
+    assert not list(tmp_path.rglob('vis_image'))
+
+
+def test_a_test_writes_a_picture_per_image_where_a_folder_is_named(tmp_path):
+    toy_runner(tmp_path, VisualizationHook(test_dir=tmp_path / 'shown')).test()
+    assert names(tmp_path / 'shown') == [f'{i}_{i}.png' for i in range(6)]
+    toy_runner(tmp_path / 'other', VisualizationHook()).test()
+    assert not list((tmp_path / 'other').rglob('*.png'))
+
+
+def test_a_batch_without_targets_is_drawn_without_truth(tmp_path, spy):
+    hook, painter = spy
+    data = {**batch([0]), 'targets': None}
+    hook._compare(data, Toy()(**data, mode='predict'), ('bolt', 'nut'))
+    assert painter.comparisons[0][1]['boxes'].shape == (0, 4)

@@ -1,0 +1,180 @@
+"""Scenes, and a reference of the assignment in plain Python that loops over images, boxes and anchors, and selects."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from lucid.structures import AnchorGrid, RawOutputs, Targets
+from lucid.structures.anchors import make_anchor_grid
+
+
+class Positive(NamedTuple):
+    """One anchor that learns one box."""
+
+    image: int
+    anchor: int
+    slot: int
+    label: int
+    box: tuple[float, ...]
+    weight: float
+
+
+def iou(box: list[float], other: list[float]) -> float:
+    def area(b: list[float]) -> float:
+        return max(b[2] - b[0], 0.0) * max(b[3] - b[1], 0.0)
+
+    width = max(min(box[2], other[2]) - max(box[0], other[0]), 0.0)
+    height = max(min(box[3], other[3]) - max(box[1], other[1]), 0.0)
+    return width * height / (area(box) + area(other) - width * height + 1e-9)
+
+
+def interval(low: float, high: float, small_side: float, small_reference: float) -> tuple[float, float]:
+    if high - low >= small_side:
+        return low, high
+    middle = (low + high) / 2
+    return middle - small_reference / 2, middle + small_reference / 2
+
+
+def assign_image(
+    scores_AC: list[list[float]],
+    boxes_A4: list[list[float]],
+    centers_A2: list[list[float]],
+    truth: dict[int, tuple[list[float], int]],
+    *,
+    topk: int,
+    topk_final: int | None,
+    small_side: float,
+    small_reference: float,
+) -> list[tuple[int, int, float]]:
+    """(anchor, slot, weight) of one image; ``truth`` maps slots to boxes and labels."""
+    metric: dict[int, dict[int, float]] = {}
+    overlap: dict[int, dict[int, float]] = {}
+    picks: dict[int, list[int]] = {}
+    for slot, (box, label) in truth.items():
+        x1, x2 = interval(box[0], box[2], small_side, small_reference)
+        y1, y2 = interval(box[1], box[3], small_side, small_reference)
+        inside = [a for a, (x, y) in enumerate(centers_A2) if x1 <= x <= x2 and y1 <= y <= y2]
+        overlap[slot] = {a: iou(box, boxes_A4[a]) for a in inside}
+        metric[slot] = {a: scores_AC[a][label] * overlap[slot][a] ** 6 for a in inside}
+        picks[slot] = sorted(inside, key=lambda a: (-metric[slot][a], a))[:topk]
+
+    kept: dict[int, list[int]] = {}
+    for slot, anchors in picks.items():
+        rivals = {a: [other for other in picks if a in picks[other]] for a in anchors}
+        kept[slot] = [a for a in anchors if min(rivals[a], key=lambda other: (-metric[other][a], other)) == slot]
+        kept[slot] = kept[slot][:topk_final]
+
+    found = []
+    for slot, anchors in kept.items():
+        best_metric = max((metric[slot][a] for a in anchors), default=0.0)
+        best_overlap = max((overlap[slot][a] for a in anchors), default=0.0)
+        for a in anchors:
+            weight = metric[slot][a] * best_overlap / best_metric if best_metric else 0.0
+            found.append((a, slot, weight))
+    return found
+
+
+def reference_assign(
+    logits_BAC: Tensor,
+    boxes_BA4: Tensor,
+    targets: Targets,
+    grid: AnchorGrid,
+    *,
+    topk: int,
+    topk_final: int | None = None,
+    small_side: float = 8.0,
+    small_reference: float = 16.0,
+) -> list[Positive]:
+    """All positives of a batch, in float64. Probabilities are torch's, so that equal logits tie on every device."""
+    positives = []
+    for image, scores_AC in enumerate(logits_BAC.detach().sigmoid().tolist()):
+        rows = zip(*(field[image].tolist() for field in targets), strict=True)
+        truth = {slot: (box, label) for slot, (box, label, valid) in enumerate(rows) if valid}
+        found = assign_image(
+            scores_AC,
+            boxes_BA4[image].detach().tolist(),
+            grid.centers_A2.tolist(),
+            truth,
+            topk=topk,
+            topk_final=topk_final,
+            small_side=small_side,
+            small_reference=small_reference,
+        )
+        positives += [Positive(image, a, slot, truth[slot][1], tuple(truth[slot][0]), q) for a, slot, q in found]
+    return positives
+
+
+def make_scene(
+    seed: int,
+    *,
+    batch: int = 3,
+    classes: int = 3,
+    side: int = 64,
+    capacity: int = 8,
+    tied: bool = True,
+    dtype: torch.dtype = torch.float64,
+) -> tuple[RawOutputs, Targets, AnchorGrid]:
+    """A crowded batch on the CPU. ``tied`` quantises everything and repeats boxes, so that many metrics are equal."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def integers(low: int, high: int, *shape: int) -> Tensor:
+        return torch.randint(low, high, shape, generator=generator)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=dtype)
+
+    grid = make_anchor_grid((side, side))
+    anchors = grid.strides_A.numel()
+    outputs = []
+    for _ in range(2):
+        if tied:
+            outputs += [integers(-2, 2, batch, anchors, classes).to(dtype), integers(-1, 5, batch, anchors, 4) / 2]
+        else:
+            outputs += [normal(batch, anchors, classes) - 1, normal(batch, anchors, 4) + 1.5]
+    low = integers(0, side - 12, batch, capacity, 2)
+    boxes = torch.cat((low, low + integers(1, side // 2, batch, capacity, 2)), dim=-1).float()
+    labels = integers(0, classes, batch, capacity)
+    if tied:
+        boxes[:, 1::3] = boxes[:, 0::3][:, : boxes[:, 1::3].shape[1]]
+        labels[:, 1::6] = labels[:, 0::6][:, : labels[:, 1::6].shape[1]]
+    else:
+        boxes += torch.rand(boxes.shape, generator=generator)
+    valid = integers(0, 4, batch, capacity) > 0
+    valid[-1] &= seed % 2 == 0  # every second batch has an image without boxes
+    targets = Targets(
+        torch.where(valid.unsqueeze(-1), boxes, 0.0), torch.where(valid, labels, 0), valid
+    )
+    return RawOutputs(*(tensor.to(dtype) for tensor in outputs)), targets, grid
+
+
+def poison(targets: Targets, capacity: int) -> Targets:
+    """The same boxes padded to another capacity, with values in the padding that must never be used."""
+    batch, present = targets.valid_BM.shape
+    boxes = torch.tensor([float('nan'), float('inf'), float('-inf'), 1e30]).expand(batch, capacity, 4).clone()
+    labels = torch.full((batch, capacity), -(2**40))
+    valid = torch.zeros(batch, capacity, dtype=torch.bool)
+    keep = min(present, capacity)
+    assert not targets.valid_BM[:, keep:].any(), 'a valid row would be lost'
+    rows = targets.valid_BM[:, :keep]
+    boxes[:, :keep][rows] = targets.boxes_BM4[:, :keep][rows].to(boxes)
+    labels[:, :keep][rows] = targets.labels_BM[:, :keep][rows].to(labels)
+    valid[:, :keep] = rows
+    return Targets(boxes, labels, valid)
+
+
+@pytest.fixture(name='reference_assign')
+def fixture_reference_assign() -> Callable[..., list[Positive]]:
+    return reference_assign
+
+
+@pytest.fixture(name='poison')
+def fixture_poison() -> Callable[[Targets, int], Targets]:
+    return poison
+
+
+@pytest.fixture(name='make_scene')
+def fixture_make_scene() -> Callable[..., tuple[RawOutputs, Targets, AnchorGrid]]:
+    return make_scene

@@ -1,0 +1,55 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lucid.apis.analysis import analyze
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / 'config.py'
+    path.write_text(
+        "image_size = 64\nmodel = dict(type='YOLODetector', scale='n', loss=dict(type='torch.nn.Identity'))\n"
+    )
+    return path
+
+
+def test_the_tool_prints_totals_and_writes_json(config, tmp_path):
+    out = tmp_path / 'cost.json'
+    command = [sys.executable, 'tools/analyze.py', str(config), '--image-size', '640', '--json', str(out)]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, 'PYTHONPATH': str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert '2,437,552' in done.stdout
+    assert '5.4270' in done.stdout
+    cost = json.loads(out.read_text())
+    assert cost['params'] == 2_437_552
+    assert cost['layers'][0] == {
+        'name': 'backbone.to_p3.0',
+        'kind': 'ConvUnit',
+        'output_shape': [16, 320, 320],
+        'params': 464,
+        'macs': 16 * 320 * 320 * 29,
+        'elements': 3 * 640 * 640 + 16 * 320 * 320,
+        'bytes_floor': 10 * (3 * 640 * 640 + 16 * 320 * 320),
+    }
+
+
+def test_size_and_classes_come_from_the_config_unless_stated(config):
+    assert analyze(config).layers[0].output_shape == (16, 32, 32)
+    assert analyze(config, image_size=(64, 96)).layers[0].output_shape == (16, 32, 48)
+    fewer = analyze(config, num_classes=3).params
+    config.write_text(config.read_text().replace("scale='n'", "scale='n', num_classes=3"))
+    assert analyze(config).params == fewer < 2_437_552
+
+
+def test_a_size_that_cannot_be_is_refused(config):
+    with pytest.raises(ValueError, match='multiple of 32; change image_size'):
+        analyze(config, image_size=100)

@@ -1,0 +1,66 @@
+import numpy as np
+import pytest
+import torch
+
+from lucid.registry import VISUALIZERS
+from lucid.visualization import DetectionPainter, class_color
+
+
+def image(height=120, width=160, value=90):
+    return np.full((height, width, 3), value, np.uint8)
+
+
+def objects(count=1, scores=None):
+    found = {'boxes': torch.tensor([[20.0, 40, 60, 90]] * count).reshape(-1, 4), 'labels': torch.arange(count)}
+    return found if scores is None else {**found, 'scores': torch.tensor(scores)}
+
+
+def has(picture, label):
+    return bool((picture == class_color(label)).all(axis=2).any())
+
+
+def test_the_painter_is_found_by_its_bare_name():
+    assert VISUALIZERS.build({'type': 'DetectionPainter', 'side': 200}).side == 200
+
+
+@pytest.mark.parametrize(
+    ('given', 'side', 'drawn'), [(160, None, 320), (400, None, 400), (4000, None, 480), (160, 200, 200)]
+)
+def test_panels_are_of_a_readable_size(given, side, drawn):
+    picture = DetectionPainter(side=side).draw_batch([image(given, given)], [objects(0)], ['a'], ['x'])
+    assert picture.shape[1] == drawn + 8  # and a gap on both sides
+
+
+def test_boxes_are_scaled_with_their_image():
+    picture = DetectionPainter(side=320).draw_batch([image()], [objects()], [''], ['x'])
+    rows, columns = np.nonzero((picture == class_color(0)).all(axis=2))
+    assert columns.min() - 4 in (39, 40)  # 20 of 160 pixels, twice as large, behind the gap
+    assert columns.max() - 4 == 119
+    assert picture.shape[0] - 4 - 1 - rows.max() == 240 - 180  # 90 of 120, from below
+
+
+def test_a_batch_with_and_without_objects_is_one_grid():
+    picture = DetectionPainter().draw_batch(
+        [image()] * 3, [objects(2), objects(0), objects(1)], list('abc'), ['x', 'y']
+    )
+    assert has(picture, 1)
+    assert picture.shape[0] > 2 * 240
+    assert picture.shape[1] > 2 * 320
+
+
+def test_truth_is_left_and_only_predictions_above_the_threshold_are_right():
+    picture = DetectionPainter(score_threshold=0.5).draw_comparison(
+        image(), objects(1), objects(3, [0.1, 0.5, 0.9]), 'a.jpg', ['x', 'y', 'z']
+    )
+    left, right = np.array_split(picture, 2, axis=1)
+    assert [has(left, label) for label in range(3)] == [True, False, False]
+    assert [has(right, label) for label in range(3)] == [False, True, True]
+
+
+def test_no_prediction_at_all_is_drawn_as_an_empty_panel():
+    picture = DetectionPainter().draw_comparison(image(), objects(0), objects(0, []), 'a', ['x'])
+    assert picture.shape[1] == 2 * 320 + 3 * 2
+
+
+def test_comparisons_are_stacked_two_in_a_row():
+    assert DetectionPainter().stack([image(10, 20)] * 3).shape == (3 * 4 + 2 * 10, 3 * 4 + 2 * 20, 3)

@@ -1,0 +1,46 @@
+#!/usr/bin/env python
+"""Evaluate a checkpoint on the validation set of a config."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from mmengine.config import DictAction
+
+from lucid.apis import CheckpointError, ConfigError, load_config, override, test
+
+EXAMPLES = """examples:
+  tools/test.py configs/yolo_capture.py work_dirs/yolo_capture/best.pth
+  tools/test.py configs/yolo/detect_n_coco.py best.pth --out results.json --show-dir pictures
+"""
+
+
+def main() -> int:
+    """Parse the command line and evaluate."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('config', type=Path, help='config file')
+    parser.add_argument('checkpoint', type=Path, help='checkpoint file')
+    parser.add_argument('--work-dir', type=Path, help='where the log goes (default: work_dirs/<name of the config>)')
+    parser.add_argument('--out', type=Path, metavar='FILE', help='write the detections there as COCO results JSON')
+    parser.add_argument('--show-dir', type=Path, metavar='DIR', help='draw images with truth and detections there')
+    parser.add_argument(
+        '--weights', choices=('auto', 'ema', 'raw'), default='auto', help='averaged or trained (auto: averaged if any)'
+    )
+    parser.add_argument('--launcher', choices=('none', 'pytorch'), help='pytorch under torchrun')
+    parser.add_argument(
+        '--cfg-options', nargs='+', action=DictAction, default={}, metavar='KEY=VALUE', help='change keys of the config'
+    )
+    args = parser.parse_args()
+    try:
+        cfg = override(load_config(args.config, args.cfg_options), work_dir=args.work_dir, launcher=args.launcher)
+        test(cfg, args.checkpoint, weights=args.weights, out=args.out, show_dir=args.show_dir)
+    except (ConfigError, CheckpointError, FileNotFoundError) as error:
+        print(f'error: {error}', file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == '__main__':
+    raise SystemExit(main())
