@@ -13,6 +13,7 @@ from lucid.apis.data import build_dataloader, build_dataset, check_agreement, se
 from lucid.apis.options import apply_options
 from lucid.apis.signatures import nearest, signature_of
 from lucid.apis.validate import ConfigError, validate
+from lucid.engine.hooks import CaptureHook
 from lucid.engine.runner import Runner
 from lucid.registry import DATASETS, METRICS, SCOPE
 
@@ -168,6 +169,9 @@ def build_runner(cfg: Config, *, mode: Literal['train', 'test'], resume: Path | 
             # Now, not in train(): what is wrong with their options is the config's fault.
             _ = runner.train_loop, runner.val_loop
             runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
+            for hook in runner.hooks:
+                if isinstance(hook, CaptureHook):
+                    hook.check(runner)
     except (ValueError, FileNotFoundError) as error:
         raise ConfigError(str(error)) from error
     return runner
