@@ -1,0 +1,105 @@
+"""Every command in the documents is one that CI runs, or runs here, shrunk, in the order of its document."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([*ROOT.glob('*.md'), *(ROOT / 'docs').rglob('*.md')])
+BY_CI = {'make train', 'make test', 'make check', 'bash .ci/run'}
+BY_MAKE = {  # what the Makefile does itself, or a shell's own word
+    '. .venv/bin/activate',
+    'pip uninstall --yes opencv-python',
+    'pip install opencv-python-headless',
+    'pre-commit install',
+}
+SMALL = {
+    'yolo_capture': ['image_size=64', 'val_dataloader.dataset.num_images=8', 'val_dataloader.num_workers=0'],
+    'detect_n_folder': [
+        'image_size=64',
+        'train_cfg.max_epochs=1',
+        'optim_wrapper.optimizer.ns_steps=1',
+        'train_dataloader.batch_size=4',
+        'train_dataloader.num_workers=0',
+        'train_dataloader.persistent_workers=False',
+        'val_dataloader.num_workers=0',
+        'val_dataloader.persistent_workers=False',
+    ],
+}
+
+
+def commands(document: Path) -> list[str]:
+    blocks = re.findall(r'^```bash\n(.*?)^```', document.read_text(), flags=re.M | re.S)
+    return [line for block in blocks for line in block.splitlines() if line and not line.startswith('#')]
+
+
+@pytest.mark.parametrize('document', DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_and_commands_of_a_document_exist(document: Path) -> None:
+    for link in re.findall(r'\]\((?!https?:)([^)#]+)', document.read_text()):
+        assert (document.parent / link).exists(), f'{document.name} links to {link}'
+    for command in commands(document):
+        known = command in BY_CI | BY_MAKE or re.match(r'tools/\w+\.py ', command)
+        assert known, f'{document.name}: nothing runs {command!r}; add it to CI or to this test'
+
+
+def test_ci_runs_the_make_targets_that_the_documents_name() -> None:
+    script = (ROOT / '.ci' / 'run').read_text()
+    assert all(target in script for target in BY_CI if target.startswith('make'))
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A folder that looks like a clone in which ``make train`` has run, with a user's folder of images beside it."""
+    from lucid.datasets import ShapesDataset
+
+    for name in ('configs', 'tools'):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for split, number in (('train', 8), ('val', 4)):
+        ShapesDataset(tmp_path / 'path/to/folder', split=split, num_images=number, image_size=64)
+    ShapesDataset(tmp_path / 'data/shapes', split='val', num_images=8, image_size=64)
+    run(
+        tmp_path,
+        'tools/train.py configs/yolo/detect_n_folder.py --work-dir made --cfg-options data_root=data/shapes '
+        'train_dataloader.dataset.split=val',
+    )
+    (tmp_path / 'work_dirs/yolo_capture').mkdir(parents=True)
+    shutil.copy(tmp_path / 'made/last.pth', tmp_path / 'work_dirs/yolo_capture/best.pth')
+    return tmp_path
+
+
+def run(folder: Path, command: str) -> str:
+    words = shlex.split(command)
+    config = next((Path(word).stem for word in words if word.startswith('configs/')), '')
+    if words[0] in ('tools/train.py', 'tools/test.py'):
+        if '--cfg-options' not in words:
+            words.append('--cfg-options')
+        place = words.index('--cfg-options') + 1
+        words[place:place] = SMALL[config]
+        if '--resume' in words:
+            words.insert(place, 'train_cfg.max_epochs=2')  # the first run was not stopped, as a reader's was
+            words.remove('train_cfg.max_epochs=1')
+    environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '2'}
+    done = subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f'{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}'
+    assert 'Traceback' not in done.stderr, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_the_commands_of_the_readme_run_in_their_order(clone: Path) -> None:
+    tools = [command for command in commands(ROOT / 'README.md') if command.startswith('tools/')]
+    assert len(tools) >= 6
+    outputs = {command: run(clone, command) for command in tools}
+    assert (clone / 'results.json').is_file()
+    assert list((clone / 'pictures').iterdir())
+    assert (clone / 'found/predictions.json').is_file()
+    assert {'best.pth', 'last.pth', 'config.py', 'config.json', 'environment.json', 'pictures'} <= {
+        path.name for path in (clone / 'work_dirs/mine').iterdir()
+    }
+    printed = next(out for command, out in outputs.items() if 'print_config' in command)
+    compile(printed, 'printed config', 'exec')
