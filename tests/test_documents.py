@@ -103,3 +103,16 @@ def test_the_commands_of_the_readme_run_in_their_order(clone: Path) -> None:
     }
     printed = next(out for command, out in outputs.items() if 'print_config' in command)
     compile(printed, 'printed config', 'exec')
+
+
+def test_the_commands_of_the_capture_page_run(tmp_path: Path) -> None:
+    for name in ('configs', 'tools'):
+        (tmp_path / name).symlink_to(ROOT / name)
+    tools = [command for command in commands(ROOT / 'docs' / 'capture.md') if command.startswith('tools/')]
+    assert len(tools) >= 2
+    small = (
+        '--accumulate 1 --cfg-options image_size=64 train_dataloader.batch_size=2 train_dataloader.num_workers=0 '
+        'train_dataloader.dataset.num_images=8 optim_wrapper.optimizer.ns_steps=1'
+    )
+    for command in tools:
+        run(tmp_path, f'{command} {small}' if command.startswith('tools/parity.py') else command)

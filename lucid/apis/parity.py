@@ -131,8 +131,9 @@ def print_parity(parity: Parity, *, console: Console | None = None) -> None:
     if parity.backend == 'tape':
         console.print('No CUDA card in use: the tape, the CPU stand-in for CUDA graphs, replays. It proves no card.')
     table = Table(title=f'{parity.config}, region {parity.region}, {parity.steps} optimizer steps, {parity.backend}')
-    for title in ('precision', 'accumulate', 'eager = eager', 'captured = eager', 'replays', 'eager calls', 'loss'):
-        table.add_column(title, justify='left' if title == 'precision' else 'right')
+    table.caption = 'control: eager against eager; captured: captured against eager; eager: calls that did not replay'
+    for title in ('precision', 'accumulate', 'control', 'captured', 'replays', 'eager', 'loss'):
+        table.add_column(title, justify='left' if title == 'precision' else 'right', no_wrap=True)
     for row in parity.rows:
         control = 'equal' if row.control is None else 'DIFFERS'
         captured = 'not run' if row.control else 'equal' if row.equal else 'DIFFERS' if row.captured else 'NO PROOF'

@@ -1,6 +1,6 @@
 """One recording: the static buffers and the two graphs of one signature, and the autograd node of a replay."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten
 from lucid.capture.errors import BackwardError, RecordingError
 from lucid.capture.gradients import FlatGradients
 from lucid.capture.graph import was_caching
+from lucid.capture.leaves import StandIns, leaves_of
 from lucid.capture.operators import Inspector
 from lucid.capture.pool import Pool
 from lucid.capture.signature import CONSTANTS, Signature, static_like, unflatten
@@ -36,6 +37,7 @@ class Recording:
         self.parameters: list[nn.Parameter] = []
         self.gradients: FlatGradients | None = None
         self._module = module
+        self._stand_ins = StandIns(module)
         self._statics = [static_like(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self._positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         self._input_positions = [i for i in self._positions if leaves[i].requires_grad]
@@ -54,13 +56,18 @@ class Recording:
         Raises RecordingError if something in the target cannot be recorded; nothing has been captured yet.
         """
         inspector = Inspector()
-        self.pool.memory.warm_up(lambda: inspector.run(self._rehearse))
-        for _ in range(self.pool.memory.num_warm_ups - 1):
-            self.pool.memory.warm_up(self._rehearse)
+        with self._stand_ins.in_place():
+            self.pool.memory.warm_up(lambda: inspector.run(self._rehearse))
+            for _ in range(self.pool.memory.num_warm_ups - 1):
+                self.pool.memory.warm_up(self._rehearse)
         self._outside = list(inspector.outside.values())
 
     def record(self) -> None:
         """Record both graphs."""
+        with self._stand_ins.in_place():
+            self._record()
+
+    def _record(self) -> None:
         versions = [self._statics[i]._version for i in self._positions]
         result = self._forward.record(self._run)
         if versions != [self._statics[i]._version for i in self._positions]:
@@ -163,57 +170,31 @@ class Recording:
         return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
     def _trace(self, outputs: Sequence[Tensor]) -> list[Tensor]:
-        """Find what each output reaches; the static inputs that require a gradient, then the reached parameters."""
+        """Find what each output reaches; the static inputs that require a gradient, then the stand-ins reached."""
         self._differentiable = [i for i, output in enumerate(outputs) if output.requires_grad]
         inputs = [self._statics[i] for i in self._input_positions]
-        known = {id(parameter): parameter for parameter in self._module.parameters()}
-        leaves = [dict(_leaves(outputs[i])) for i in self._differentiable]
+        leaves = [dict(leaves_of(outputs[i])) for i in self._differentiable]
         for leaf, num_uses in {key: item for found in leaves for key, item in found.items()}.values():
-            self._check_leaf(leaf, num_uses, known, inputs)
+            self._check_leaf(leaf, num_uses, inputs)
         reached = {key for found in leaves for key in found}
-        self.parameters = [parameter for key, parameter in known.items() if key in reached]
-        wanted = [*inputs, *self.parameters]
+        pairs = [pair for pair in self._stand_ins.pairs if id(pair[0]) in reached]
+        self.parameters = [parameter for _, parameter in pairs]
+        wanted = [*inputs, *(stand_in for stand_in, _ in pairs)]
         position = {id(tensor): i for i, tensor in enumerate(wanted)}
         self._reach = [frozenset(position[key] for key in found) for found in leaves]
         return wanted if self._differentiable else []
 
-    def _check_leaf(
-        self, leaf: Tensor, num_uses: int, known: dict[int, nn.Parameter], inputs: Sequence[Tensor]
-    ) -> None:
-        if id(leaf) not in known and not any(leaf is tensor for tensor in inputs):
-            raise RecordingError(
-                f'the target reads a tensor of shape {tuple(leaf.shape)} that requires gradients and is neither an '
-                'input nor a parameter of it',
-                'register it as a parameter of the target, or pass it as an input',
-            )
+    def _check_leaf(self, leaf: Tensor, num_uses: int, inputs: Sequence[Tensor]) -> None:
+        is_parameter = self._stand_ins.is_stand_in(leaf)
+        if not is_parameter and not any(leaf is tensor for tensor in inputs):
+            raise self._stand_ins.refuse(leaf)
         cached = torch.is_autocast_enabled(leaf.device.type) and was_caching()
-        if cached and num_uses > 1 and id(leaf) in known:
+        if cached and num_uses > 1 and is_parameter:
             raise RecordingError(
                 f'a parameter of shape {tuple(leaf.shape)} is used {num_uses} times under the weight cache of '
                 'autocast, which adds its gradients in low precision',
                 'build autocast with cache_enabled=False',
             )
-
-
-def _leaves(output: Tensor) -> Iterator[tuple[int, tuple[Tensor, int]]]:
-    """The leaf tensors that a backward from ``output`` reaches, each with the number of its uses."""
-    if output.grad_fn is None:
-        yield id(output), (output, 1)
-        return
-    uses: dict[int, tuple[Tensor, int]] = {}
-    seen: set[Any] = {output.grad_fn}
-    stack: list[Any] = [output.grad_fn]
-    while stack:
-        for node, _ in stack.pop().next_functions:
-            if node is None:
-                continue
-            if type(node).__name__ == 'AccumulateGrad':
-                leaf = node.variable
-                uses[id(leaf)] = (leaf, uses.get(id(leaf), (leaf, 0))[1] + 1)
-            elif node not in seen:
-                seen.add(node)
-                stack.append(node)
-    yield from uses.items()
 
 
 def _versions(tensors: Iterable[Tensor]) -> int:

@@ -15,8 +15,7 @@ class State:
     """A copy of a module's state and the generators', to put back in place.
 
     Warm-up runs the target for real: BatchNorm statistics move, dropout draws, a module may count its calls. Values
-    are restored in place, because the graph holds addresses; hooks on parameters are set aside, because autograd would
-    run them during the capture and again at every replay.
+    are restored in place, because the graph holds addresses.
     """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
@@ -29,9 +28,6 @@ class State:
         self._values = [(t, t.detach().clone()) for t in tensors.values()]
         self._grads = [(p, p.grad) for p in self._parameters]
         self._grad_values = [(g, g.detach().clone()) for _, g in self._grads if g is not None]
-        self._hooks = [(p, p._backward_hooks) for p in self._parameters if p._backward_hooks]
-        for parameter, _ in self._hooks:
-            parameter._backward_hooks = None
         self._cpu_generator = torch.get_rng_state()
         self._cuda_generator = torch.cuda.get_rng_state(device) if device.type == 'cuda' else None
         self._python_generator = random.getstate()
@@ -73,8 +69,6 @@ class State:
                 tensor.data.copy_(value)
         for parameter, grad in self._grads:
             parameter.grad = grad
-        for parameter, hooks in self._hooks:
-            parameter._backward_hooks = hooks
         for (_, module), attributes, buffers in zip(self._modules, self._attributes, self._buffers, strict=True):
             _put_back(module._buffers, buffers)
             _put_back(vars(module), attributes)
