@@ -30,8 +30,6 @@ class CaptureOnly(State):
 
 class Unrestored(State):
     def restore(self):
-        for parameter, hooks in self._hooks:
-            parameter._backward_hooks = hooks
         raise KeyboardInterrupt
 
 
