@@ -111,8 +111,8 @@ def test_the_commands_of_the_capture_page_run(tmp_path: Path) -> None:
     tools = [command for command in commands(ROOT / 'docs' / 'capture.md') if command.startswith('tools/')]
     assert len(tools) >= 2
     small = (
-        '--accumulate 1 --cfg-options image_size=64 train_dataloader.batch_size=2 train_dataloader.num_workers=0 '
-        'train_dataloader.dataset.num_images=8 optim_wrapper.optimizer.ns_steps=1'
+        '--accumulate 1 --steps 1 --cfg-options image_size=64 train_dataloader.batch_size=2 '
+        'train_dataloader.num_workers=0 train_dataloader.dataset.num_images=8 optim_wrapper.optimizer.ns_steps=1'
     )
     for command in tools:
         run(tmp_path, f'{command} {small}' if command.startswith('tools/parity.py') else command)
