@@ -1,5 +1,5 @@
-# MuSGD with warm-up and linear decay per optimizer step; the length is train_cfg.max_epochs alone. Of the optimizer only
-# the rate is stated, so that another type can be named without leaving keys behind that it does not take.
+# MuSGD with warm-up and linear decay per optimizer step; the length of a run is train_cfg.max_epochs alone. Of the
+# optimizer only the rate is stated, so that naming another type leaves no keys behind that it does not take.
 train_cfg = dict(type='EpochTrainLoop', max_epochs=100, val_interval=1)
 val_cfg = dict(type='ValLoop')
 

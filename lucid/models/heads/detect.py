@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lucid.models.heads.stems import apply_stems, init_class_prior, make_stems
+from lucid.models.heads.stems import apply_stems, init_box_prior, init_class_prior, make_stems
 from lucid.registry import HEADS
 from lucid.structures import AnchorGrid, RawOutputs
 from lucid.structures.detections import Prediction, decode_end_to_end, to_predictions
@@ -21,6 +21,7 @@ class DetectBranch(nn.Module):
         super().__init__()
         self.boxes = make_stems(in_channels, out_channels=4)
         self.classes = make_stems(in_channels, out_channels=num_classes)
+        init_box_prior(self.boxes)
         init_class_prior(self.classes)
 
     def forward(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
