@@ -2,26 +2,43 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
+from lucid.apis import load_config
 from lucid.apis.analysis import analyze, print_cost
+from lucid.apis.options import OptionsAction
 
 
 def main() -> int:
-    """Parse the command line and print."""
+    """Parse the command line and print; 2 where the config or the size cannot be meant."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('config', type=Path, help='config file')
     parser.add_argument('--image-size', type=int, nargs='+', help="side, or height and width (default: the config's)")
     parser.add_argument('--num-classes', type=int, help="number of classes (default: the config's, else 80)")
     parser.add_argument('--json', type=Path, metavar='FILE', help='write the numbers there too')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=OptionsAction,
+        default={},
+        metavar='KEY=VALUE',
+        help='change keys of the config',
+    )
     args = parser.parse_args()
     if args.image_size and len(args.image_size) > 2:
         parser.error('--image-size takes one side, or height and width')
     size = args.image_size and (args.image_size[0], args.image_size[-1])
-    cost = analyze(args.config, image_size=size, num_classes=args.num_classes)
+    try:
+        cfg = load_config(args.config, args.cfg_options)
+        cost = analyze(cfg, image_size=size, num_classes=args.num_classes)
+        if args.json:
+            args.json.parent.mkdir(parents=True, exist_ok=True)
+            args.json.write_text(json.dumps(cost.to_json(), indent=2) + '\n')
+    except (ValueError, OSError) as error:
+        print(f'error: {error}', file=sys.stderr)
+        return 2
     print_cost(cost)
-    if args.json:
-        args.json.write_text(json.dumps(cost.to_json(), indent=2) + '\n')
     return 0
 
 

@@ -5,11 +5,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from rich.console import Console
 from rich.syntax import Syntax
 
 from lucid.apis import ConfigError, complete, load_config
+from lucid.apis.options import OptionsAction
 
 EXAMPLES = """examples:
   tools/print_config.py configs/yolo/detect_s_coco.py
@@ -24,7 +25,12 @@ def main() -> int:
     )
     parser.add_argument('config', type=Path, help='config file')
     parser.add_argument(
-        '--cfg-options', nargs='+', action=DictAction, default={}, metavar='KEY=VALUE', help='change keys of the config'
+        '--cfg-options',
+        nargs='+',
+        action=OptionsAction,
+        default={},
+        metavar='KEY=VALUE',
+        help='change keys of the config',
     )
     args = parser.parse_args()
     try:

@@ -5,9 +5,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from mmengine.config import DictAction
-
 from lucid.apis import CheckpointError, ConfigError, load_config, override, test
+from lucid.apis.options import OptionsAction
 
 EXAMPLES = """examples:
   tools/test.py configs/yolo_capture.py work_dirs/yolo_capture/best.pth
@@ -30,7 +29,12 @@ def main() -> int:
     )
     parser.add_argument('--launcher', choices=('none', 'pytorch'), help='pytorch under torchrun')
     parser.add_argument(
-        '--cfg-options', nargs='+', action=DictAction, default={}, metavar='KEY=VALUE', help='change keys of the config'
+        '--cfg-options',
+        nargs='+',
+        action=OptionsAction,
+        default={},
+        metavar='KEY=VALUE',
+        help='change keys of the config',
     )
     args = parser.parse_args()
     try:

@@ -5,9 +5,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from mmengine.config import DictAction
-
 from lucid.apis import CheckpointError, ConfigError, Interrupted, load_config, override, train
+from lucid.apis.options import OptionsAction
 
 EXAMPLES = """examples:
   tools/train.py configs/yolo_capture.py
@@ -35,7 +34,12 @@ def main() -> int:
     parser.add_argument('--deterministic', action='store_true', help='deterministic algorithms only, slower')
     parser.add_argument('--launcher', choices=('none', 'pytorch'), help='pytorch under torchrun')
     parser.add_argument(
-        '--cfg-options', nargs='+', action=DictAction, default={}, metavar='KEY=VALUE', help='change keys of the config'
+        '--cfg-options',
+        nargs='+',
+        action=OptionsAction,
+        default={},
+        metavar='KEY=VALUE',
+        help='change keys of the config',
     )
     args = parser.parse_args()
     try:

@@ -9,6 +9,7 @@ from rich.table import Table
 
 import lucid.models  # noqa: F401  (registers the detector's parts)
 from lucid.apis.build import load_config
+from lucid.apis.validate import ConfigError
 from lucid.models.analysis import NetworkCost, analyze_network
 from lucid.registry import MODELS
 
@@ -30,16 +31,18 @@ def analyze(
         Layer by layer and in all.
 
     Raises:
-        ValueError: a side is not a multiple of the largest stride.
+        ValueError: a side is not a positive multiple of the largest stride, or the config cannot be meant.
     """
     cfg = config if isinstance(config, Config) else load_config(config)
+    if cfg.get('model') is None:
+        raise ConfigError(f'{cfg.filename}: there is no model, which this needs; add it')
     size = image_size or cfg.get('image_size', DEFAULT_SIDE)
     height, width = (size, size) if isinstance(size, int) else size
     model = dict(cfg.model)
-    model['num_classes'] = num_classes or model.get('num_classes') or COCO_CLASSES
+    model['num_classes'] = model.get('num_classes') or COCO_CLASSES if num_classes is None else num_classes
     detector = MODELS.build(model)
     divisor = max(detector.strides)
-    if height % divisor or width % divisor:
+    if min(height, width) < divisor or height % divisor or width % divisor:
         raise ValueError(f'image_size {height}x{width}: both sides must be a multiple of {divisor}; change image_size')
     return analyze_network(detector.network, (height, width))
 

@@ -1,12 +1,50 @@
 """``--cfg-options``: changing a loaded config from the command line."""
 
-from collections.abc import Mapping
+import argparse
+import ast
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmengine.config import Config
 
 from lucid.apis.signatures import nearest
 from lucid.apis.validate import ConfigError, Path, validate
+
+WORDS: Mapping[str, Any] = {'true': True, 'false': False, 'none': None}
+
+
+class OptionsAction(argparse.Action):
+    """Reads ``KEY=VALUE ...`` into a dict by dotted key; given again, it adds to it.
+
+    A value is a Python literal, or a bool or None in any case; everything else is text, kept letter by letter, so that
+    paths may hold spaces, commas and equals signs.
+    """
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        """Add the pairs to what the namespace has."""
+        options = dict(getattr(namespace, self.dest) or {})
+        for text in [values] if isinstance(values, str) else values or ():
+            key, equals, value = text.partition('=')
+            if not key or not equals:
+                parser.error(f'{option_string} {text}: give KEY=VALUE, in quotes where it holds spaces')
+            options[key] = parse_value(value)
+        setattr(namespace, self.dest, options)
+
+
+def parse_value(text: str) -> Any:
+    """The value that a command line's text stands for; the text itself where it is no literal."""
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text
 
 
 def apply_options(cfg: Config, options: Mapping[str, Any]) -> Config:

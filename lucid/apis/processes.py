@@ -18,16 +18,8 @@ def joined(cfg: Config) -> Iterator[None]:
     """Be part of the process group inside, where ``launcher`` asks for one and there is none yet.
 
     Samplers ask for their share when they are built, so this comes before any data set. With CUDA it is mmengine's
-    start, over ``env_cfg.dist_cfg``; without, gloo, because mmengine picks a CUDA device unasked.
-
-    Args:
-        cfg: A completed config.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        ConfigError: Nobody launched the processes.
+    start, over ``env_cfg.dist_cfg``; without, gloo, because mmengine picks a CUDA device unasked. ``ConfigError`` says
+    that nobody launched the processes.
     """
     if cfg.get('launcher', 'none') == 'none' or is_distributed():
         yield

@@ -1,3 +1,4 @@
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -6,10 +7,59 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 
 from lucid.apis import ConfigError, load_config
-from lucid.apis.options import apply_options
+from lucid.apis.options import OptionsAction, apply_options
 from lucid.registry import HOOKS
 
 CONFIG = Path(__file__).parents[2] / 'configs' / 'yolo_capture.py'
+
+
+@pytest.fixture
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--cfg-options', nargs='+', action=OptionsAction, default={})
+    return parser
+
+
+@pytest.mark.parametrize(
+    ('text', 'value'),
+    [
+        ('/tmp/odd name', '/tmp/odd name'),
+        (' /tmp/padded ', ' /tmp/padded '),
+        ('/tmp/a,b', '/tmp/a,b'),
+        ('/tmp/lr=0.1/x', '/tmp/lr=0.1/x'),
+        ('', ''),
+        ("'7'", '7'),
+        ('4', 4),
+        ('-1e-3', -1e-3),
+        ('[320, 640]', [320, 640]),
+        ('[]', []),
+        ("{'type': 'SGD', 'lr': 0.1}", {'type': 'SGD', 'lr': 0.1}),
+        ('True', True),
+        ('false', False),
+        ('none', None),
+        ('None', None),
+        ('nonesuch', 'nonesuch'),
+    ],
+)
+def test_a_value_is_a_literal_or_the_text_as_it_is(parser: argparse.ArgumentParser, text: str, value: Any) -> None:
+    given = parser.parse_args(['--cfg-options', 'other=1', f'a.b={text}']).cfg_options
+    assert given == {'other': 1, 'a.b': value}
+    assert type(given['a.b']) is type(value)
+
+
+def test_options_given_again_are_added(parser: argparse.ArgumentParser) -> None:
+    given = parser.parse_args(['--cfg-options', 'a=1', 'b=2', '--cfg-options', 'b=3']).cfg_options
+    assert given == {'a': 1, 'b': 3}
+    assert parser.parse_args([]).cfg_options == {}
+
+
+@pytest.mark.parametrize('text', ['a', '=1', '/tmp/odd'])
+def test_an_option_without_key_or_value_is_refused(
+    parser: argparse.ArgumentParser, capsys: pytest.CaptureFixture, text: str
+) -> None:
+    with pytest.raises(SystemExit, match='2'):
+        parser.parse_args(['--cfg-options', text])
+    assert f'--cfg-options {text}: give KEY=VALUE' in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -53,3 +54,29 @@ def test_size_and_classes_come_from_the_config_unless_stated(config):
 def test_a_size_that_cannot_be_is_refused(config):
     with pytest.raises(ValueError, match='multiple of 32; change image_size'):
         analyze(config, image_size=100)
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['none.py'], 'none.py does not exist'),
+        (['config.py', '--image-size', '100'], '100x100: both sides must be a multiple of 32'),
+        (['config.py', '--image-size', '0'], '0x0: both sides must be a multiple of 32'),
+        (['config.py', '--num-classes', '-1'], 'num_classes=-1'),
+        (['config.py', '--cfg-options', 'model.scael=s'], "did you mean 'scale'?"),
+        (['config.py', '--json', '.'], 'Is a directory'),
+    ],
+)
+def test_a_mistake_is_one_message(config, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(config.parent)
+    monkeypatch.setattr(sys, 'argv', ['analyze.py', *arguments])
+    assert runpy.run_path(str(ROOT / 'tools' / 'analyze.py'))['main']() == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith('error: ')
+    assert message in shown.err
+
+
+def test_options_change_the_config(config, monkeypatch, capsys):
+    monkeypatch.setattr(sys, 'argv', ['analyze.py', str(config), '--cfg-options', 'model.num_classes=3'])
+    assert runpy.run_path(str(ROOT / 'tools' / 'analyze.py'))['main']() == 0
+    assert f'{analyze(config, num_classes=3).params:,}' in capsys.readouterr().out

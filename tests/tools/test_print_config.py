@@ -36,3 +36,10 @@ def test_on_a_terminal_it_is_coloured(monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_a_mistake_is_one_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     assert call(monkeypatch, str(CONFIG), '--cfg-options', 'image_siez=320') == 2
     assert "did you mean 'image_size'?" in capsys.readouterr().err
+
+
+def test_a_path_with_a_space_and_a_comma_stays_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    assert call(monkeypatch, str(CONFIG), '--cfg-options', 'data_root=/data/odd name, with=sign') == 0
+    assert "data_root = '/data/odd name, with=sign'" in capsys.readouterr().out

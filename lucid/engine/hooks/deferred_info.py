@@ -94,6 +94,8 @@ class DeferredInfoHook(RuntimeInfoHook):
     ) -> None:
         """Keep the log variables; read them on a logging iteration."""
         files = [meta['file'] for meta in data_batch.get('metas', ())] if isinstance(data_batch, dict) else []
+        if outputs and self._rows and self._rows[-1].names != tuple(outputs):
+            self.flush(runner)  # a term that switches on or off starts a new mean
         self._images += len(files)
         if outputs:
             self._rows.append(_Row(tuple(outputs), _stack(outputs.values()), runner.iter, files))
@@ -107,13 +109,11 @@ class DeferredInfoHook(RuntimeInfoHook):
         rows, self._rows = self._rows, []
         if not rows:
             return
-        # The means of one logging line need one set of names; a loss term that switches on starts a new set.
-        names = rows[-1].names
-        kept = [row for row in rows if row.names == names]
+        names = rows[0].names
         norm = getattr(runner.optim_wrapper, 'grad_norm', None)
-        extra = [] if norm is None else [norm.detach().reshape(1).to(kept[0].values_K)]
-        values = torch.cat([*(row.values_K for row in kept), *extra]).cpu()  # the one wait for the device
-        values_RK = values[: len(kept) * len(names)].view(len(kept), len(names)).double()
+        extra = [] if norm is None else [norm.detach().reshape(1).to(rows[0].values_K)]
+        values = torch.cat([*(row.values_K for row in rows), *extra]).cpu()  # the one wait for the device
+        values_RK = values[: len(rows) * len(names)].view(len(rows), len(names)).double()
         hub = runner.message_hub
         for name, mean in zip(names, values_RK.mean(0).tolist(), strict=True):
             hub.update_scalar(f'train/{name}', mean)
@@ -124,7 +124,7 @@ class DeferredInfoHook(RuntimeInfoHook):
         if 'momentum' in group:
             hub.update_scalar('train/momentum', float(group['momentum']))
         self._write_speed(runner, len(rows))
-        self._check_finite(runner, kept, values_RK)
+        self._check_finite(runner, rows, values_RK)
 
     def _write_speed(self, runner: Runner, iterations: int) -> None:
         seconds = time.perf_counter() - self._since

@@ -114,6 +114,21 @@ def test_a_value_for_the_log_only_may_be_anything(line_runner: Toy) -> None:
     line_runner([DeferredInfoHook(interval=5), Infinite()], epochs=1).train()
 
 
+def test_a_term_that_switches_on_starts_a_new_mean_and_nothing_is_lost(line_runner: Toy) -> None:
+    class SwitchesOn(Hook):
+        priority = 'HIGHEST'
+
+        def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+            if batch_idx >= 2:
+                outputs['loss_extra'] = torch.tensor(float(batch_idx))
+
+    truth = Truth()
+    runner = line_runner([DeferredInfoHook(interval=5), SwitchesOn(), truth], epochs=1)
+    runner.train()
+    assert history(runner, 'loss_extra') == [3.0]
+    assert history(runner, 'loss') == pytest.approx([sum(truth.losses[:2]) / 2, sum(truth.losses[2:]) / 3])
+
+
 def test_numbers_on_the_host_are_taken_too(line_runner: Toy) -> None:
     class Number(Hook):
         priority = 'HIGHEST'

@@ -70,9 +70,13 @@ def test_resumed_in_mid_epoch_the_rest_of_the_batches_comes(line_runner: Toy, sa
     assert part.batches == whole.batches[8:]
 
 
-def test_at_an_epoch_end_the_next_epoch_comes(line_runner: Toy) -> None:
+@pytest.mark.parametrize('epoch', [0, 1])
+def test_at_an_epoch_end_the_next_epoch_comes(line_runner: Toy, epoch: int) -> None:
+    """Whether the epoch was counted, or training stopped after its last batch."""
     whole = trained(line_runner)
-    assert resumed(line_runner, epoch=1, iteration=5).batches == whole.batches[5:]
+    part = resumed(line_runner, epoch=epoch, iteration=5)
+    assert part.batches == whole.batches[5:]
+    assert part.events == [f'epoch {number}' for number in range(epoch, 2)] + ['after_train', 'close']
 
 
 def test_the_sampler_learns_epoch_length_and_start(line_runner: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
