@@ -1,6 +1,6 @@
 # make train   set up .venv, train configs/yolo_capture.py on generated images, evaluate, leave pictures
 # make test    run the tests
-# make check   lint, import contracts, types (what CI runs before the tests)
+# make check   lint, import contracts, types, claims (what CI runs before the tests)
 
 PYTHON ?= python3
 VENV   := .venv
@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed
 CONFIG ?= configs/yolo_capture.py
 WORK   := work_dirs/$(notdir $(basename $(CONFIG)))
 
-.PHONY: train test check lint contracts types clean
+.PHONY: train test check lint contracts types claims clean
 
 train: $(STAMP)
 	$(BIN)/python tools/train.py $(CONFIG)
@@ -18,7 +18,7 @@ train: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest
 
-check: lint contracts types
+check: lint contracts types claims
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check
@@ -31,6 +31,9 @@ contracts: $(STAMP)
 
 types: $(STAMP)
 	$(BIN)/mypy
+
+claims: $(STAMP)
+	$(BIN)/python tools/prove.py --check
 
 # opencv-python, which mmengine and mmcv ask for by name, needs libGL; the headless build of the same version is the
 # same cv2 without it, so a bare machine can import it. `pip check` complains about the missing name; nothing else does.

@@ -73,7 +73,7 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, command: str) -> str:
+def run(folder: Path, command: str, *, threads: int = 2) -> str:
     words = shlex.split(command)
     config = next((Path(word).stem for word in words if word.startswith('configs/')), '')
     if words[0] in ('tools/train.py', 'tools/test.py'):
@@ -84,7 +84,7 @@ def run(folder: Path, command: str) -> str:
         if '--resume' in words:
             words.insert(place, 'train_cfg.max_epochs=2')  # the first run was not stopped, as a reader's was
             words.remove('train_cfg.max_epochs=1')
-    environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '2'}
+    environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': str(threads)}
     done = subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f'{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}'
     assert 'Traceback' not in done.stderr, done.stderr[-2000:]
@@ -103,3 +103,17 @@ def test_the_commands_of_the_readme_run_in_their_order(clone: Path) -> None:
     }
     printed = next(out for command, out in outputs.items() if 'print_config' in command)
     compile(printed, 'printed config', 'exec')
+
+
+def test_the_commands_of_the_capture_page_run(tmp_path: Path) -> None:
+    for name in ('configs', 'tools'):
+        (tmp_path / name).symlink_to(ROOT / name)
+    tools = [command for command in commands(ROOT / 'docs' / 'capture.md') if command.startswith('tools/')]
+    assert len(tools) >= 2
+    small = (
+        '--accumulate 1 --steps 1 --cfg-options image_size=64 train_dataloader.batch_size=2 '
+        'train_dataloader.num_workers=0 train_dataloader.dataset.num_images=8 optim_wrapper.optimizer.ns_steps=1'
+    )
+    for command in tools:
+        # The operators are small: a second thread on a busy machine costs minutes.
+        run(tmp_path, f'{command} {small}' if command.startswith('tools/parity.py') else command, threads=1)

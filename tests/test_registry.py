@@ -38,6 +38,8 @@ CONFIGS: dict[str, dict[str, Any] | Callable[[Path], dict[str, Any]]] = {
     'TestLoop': lambda folder: {**loop(folder), 'evaluator': Evaluator([])},
     'CocoDataset': lambda folder: {'data_root': shapes(folder), 'split': 'val', 'image_size': 64},
     'ShapesDataset': lambda folder: {'data_root': folder, 'split': 'val', 'num_images': 1, 'image_size': 64},
+    'CaptureHook': {'regions': [{'type': 'ModuleRegion', 'target': 'network'}]},
+    'ModuleRegion': {'target': 'network'},
     'EpochSampler': {'dataset': range(4), 'seed': 0},
     'RandomAffine': {'image_size': 64},
     'Letterbox': {'image_size': 64},

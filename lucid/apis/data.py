@@ -70,7 +70,7 @@ def build_dataloader(
     options['pin_memory'] = bool(options.get('pin_memory')) and torch.cuda.is_available()
     options['worker_init_fn'] = partial(start_worker, num_workers=options['num_workers'], rank=get_rank(), seed=seed)
     loader = DataLoader(dataset, generator=torch.Generator().manual_seed(seed), **options)
-    samples = len(options.get('sampler', dataset))  # type: ignore[arg-type]
+    samples = len(options.get('sampler', dataset))
     if len(loader) == 0 < samples:
         raise ConfigError(
             f'{name} has no batch: drop_last drops the only one, of {samples} images where batch_size is '

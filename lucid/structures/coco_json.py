@@ -21,6 +21,12 @@ class Category(NamedTuple):
 def read_coco_json(path: Path) -> dict[str, Any]:
     """The content of a file that has the lists ``images``, ``annotations`` and ``categories``; their entries unchecked.
 
+    Args:
+        path: COCO instances JSON.
+
+    Returns:
+        The file's top level.
+
     Raises:
         ValueError: The file is missing, is no JSON, or lacks one of the lists.
     """
@@ -43,6 +49,9 @@ def read_categories(path: Path, entries: Sequence[Any]) -> list[Category]:
         path: For the message.
         entries: As the file has them.
 
+    Returns:
+        Checked, each with an id of its own.
+
     Raises:
         ValueError: An entry is malformed, or an id occurs twice.
     """
@@ -64,6 +73,12 @@ def read_categories(path: Path, entries: Sequence[Any]) -> list[Category]:
 
 def whole_number(value: Any) -> int:
     """An id or a size as int; one written as 3.0 too.
+
+    Args:
+        value: What the file has.
+
+    Returns:
+        The number.
 
     Raises:
         ValueError: It is no number, has a fraction, is not finite, or does not fit 64 bits.

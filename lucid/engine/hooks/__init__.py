@@ -1,6 +1,7 @@
 """What happens around the steps of a run: one hook, one file, one test."""
 
 from lucid.engine.hooks.branch_weight import BranchWeightHook
+from lucid.engine.hooks.capture import CaptureHook
 from lucid.engine.hooks.checkpoint import CheckpointHook
 from lucid.engine.hooks.deferred_info import DeferredInfoHook, NonFiniteLossError
 from lucid.engine.hooks.ema import EMAHook
@@ -11,6 +12,7 @@ from lucid.engine.hooks.visualization import VisualizationHook
 
 __all__ = [
     'BranchWeightHook',
+    'CaptureHook',
     'CheckpointHook',
     'DeferredInfoHook',
     'EMAHook',

@@ -110,6 +110,11 @@ class YOLODetector(BaseModel):
         # A copy makes its own grids: these may lie on a device that the copy does not live on.
         return {**super().__getstate__(), '_grids': {}}
 
+    @property
+    def task(self) -> str | None:
+        """What the head predicts: ``'detect'``, ``'segment'``, ``'oriented'``, ``'keypoint'``; None if it says none."""
+        return getattr(self.network.head, 'task', None)
+
     def anchor_grid(self, images: Tensor) -> AnchorGrid:
         """The grid for (B, 3, H, W) ``images``, on their device; made at the first use of a size and kept."""
         height, width = images.shape[2:]

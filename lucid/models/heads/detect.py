@@ -40,6 +40,8 @@ class DetectHead(nn.Module):
     Source: arXiv:2405.14458 sec. 3.1; arXiv:2606.03748 sec. 3.2.
     """
 
+    task = 'detect'
+
     def __init__(self, in_channels: Sequence[int], *, num_classes: int) -> None:
         super().__init__()
         self.one_to_many = DetectBranch(in_channels, num_classes=num_classes)

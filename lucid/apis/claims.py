@@ -1,0 +1,142 @@
+"""The claims that the docs make about capture, and whether the evidence for each still stands."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lucid.apis.code_digest import code_of
+
+BEGIN = '<!-- claims: written by tools/prove.py --write -->'
+END = '<!-- end of claims -->'
+
+
+class Claim(NamedTuple):
+    """What is claimed, and which runs on a card it takes.
+
+    tests:     files and folders whose tests marked ``cuda`` must pass, twice; none: nothing is built yet
+    parity:    configs that must train the same captured and eager, in each precision
+    """
+
+    text: str
+    tests: tuple[str, ...] = ()
+    parity: tuple[str, ...] = ()
+
+    def parts(self) -> list[str]:
+        """The names of the runs."""
+        parity = [parity_name(config, name) for config in self.parity for name in ('fp32', 'bf16', 'fp16')]
+        return ['tests', *parity, 'host-time'] if self.tests else []
+
+
+def parity_name(config: str, precision: str) -> str:
+    """The name of a parity run among the parts of a claim."""
+    return f'parity {config} {precision}'
+
+
+CLAIMS: Mapping[str, Claim] = {
+    'network': Claim(
+        'a module region, such as the network, trains bit for bit as eager does',
+        (
+            'tests/capture',
+            'tests/engine/hooks/test_capture_hook.py',
+            'tests/apis/test_train_captured.py',
+            'tests/apis/test_parity.py',
+            'tests/apis/test_pool_table.py',
+        ),
+        ('configs/yolo_capture.py',),
+    ),
+    'loss': Claim('the loss region trains bit for bit as eager does'),
+    'step': Claim('the step region trains bit for bit as eager does'),
+    'segment': Claim('task segment: replays under accumulation'),
+    'oriented': Claim('task oriented: replays under accumulation'),
+    'keypoint': Claim('task keypoint: replays under accumulation'),
+}
+
+
+class Status(NamedTuple):
+    """Whether a claim is proven; ``why`` says what is missing, or what the evidence was."""
+
+    proven: bool
+    why: str
+
+
+def status(name: str, folder: Path) -> Status:
+    """Judge one claim by its record in ``folder``.
+
+    Proven is a claim all of whose parts are there and passed, on code that computes what today's computes.
+    """
+    claim, path = CLAIMS[name], folder / f'{name}.json'
+    if not claim.tests:
+        return Status(False, 'not built yet')
+    parts: dict[str, Any] = json.loads(path.read_text())['parts'] if path.is_file() else {}
+    if not parts:
+        return Status(False, 'no record')
+    if any(code_of(list(part['code'])) != part['code'] for part in parts.values()):
+        return Status(False, 'the code has changed since the record')
+    if not all(part['passed'] for part in parts.values()):
+        return Status(False, 'a run of the record failed')
+    if set(claim.parts()) - parts.keys():
+        return Status(False, 'a part of the record is missing')
+    return Status(True, _summary(name, parts))
+
+
+def _summary(name: str, parts: Mapping[str, Any]) -> str:
+    ran = parts['tests']
+    where = ran['environment']
+    runs = [part['result'] for key, part in parts.items() if key.startswith('parity')]
+    rows = sum(len(run['rows']) for run in runs)
+    steps = min(run['steps'] for run in runs)
+    beyond = parts['host-time']['result']['forward']['beyond']
+    return (
+        f'[record](evidence/{name}.json) of {ran["date"]}: {", ".join(where["cards"])}, torch {where["torch"]}, Python '
+        f'{where["python"]}; {ran["result"][0]["passed"]} tests passed, twice; {rows} parity runs of at least {steps} '
+        f'steps equal; a replayed forward costs the host {beyond} ms beyond its launch'
+    )
+
+
+def claims_table(folder: Path) -> str:
+    """The table for the docs, as Markdown."""
+    lines = ['| claim | status | |', '|---|---|---|']
+    for name, claim in CLAIMS.items():
+        proven, why = status(name, folder)
+        lines.append(f'| {claim.text} | {"proven" if proven else "*unproven*"} | {why} |')
+    return '\n'.join(lines)
+
+
+def write_table(document: Path, folder: Path) -> None:
+    """Put today's table into a document, between its two marks.
+
+    Args:
+        document: The Markdown file.
+        folder: Of the records.
+
+    Raises:
+        ValueError: The document does not have the marks.
+    """
+    before, _, after = _split(document)
+    document.write_text(f'{before}{BEGIN}\n{claims_table(folder)}\n{END}{after}')
+
+
+def table_stands(document: Path, folder: Path) -> bool:
+    """Whether a document's table says what the records say today.
+
+    Args:
+        document: The Markdown file.
+        folder: Of the records.
+
+    Returns:
+        False where it says anything else.
+
+    Raises:
+        ValueError: The document does not have the marks.
+    """
+    return _split(document)[1].strip() == claims_table(folder)
+
+
+def _split(document: Path) -> tuple[str, str, str]:
+    text = document.read_text()
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(END) < text.index(BEGIN):
+        raise ValueError(f'{document} has no place for the claims; put these two lines there: {BEGIN} and {END}')
+    before, rest = text.split(BEGIN)
+    table, after = rest.split(END)
+    return before, table, after

@@ -1,0 +1,174 @@
+"""Running what proves a claim, each part in a process of its own, and keeping what it did as JSON."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from lucid.apis.claims import CLAIMS, parity_name
+from lucid.apis.code_digest import PACKAGE, imported_code
+from lucid.engine.environment import environment
+
+_KEPT = (
+    'lucid',
+    'python',
+    'torch',
+    'torchvision',
+    'mmengine',
+    'mmcv-lite',
+    'numpy',
+    'cuda',
+    'cudnn',
+    'cards',
+    'driver',
+)
+_CHILD = (
+    'import json, sys; from lucid.apis.proof import child; child(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3])'
+)
+
+
+def prove(
+    name: str,
+    folder: Path,
+    *,
+    only: Iterable[str] = ('tests', 'parity', 'host-time'),
+    configs: Sequence[str] = (),
+    precisions: Sequence[str] = ('fp32', 'bf16', 'fp16'),
+    steps: int = 50,
+    options: Mapping[str, Any] | None = None,
+) -> bool:
+    """Run parts of the proof of a claim; each is written as soon as it is done, beside those that are there.
+
+    Args:
+        name: Of the claim.
+        folder: Where ``<name>.json`` is.
+        only: Kinds of runs.
+        configs: Of the parity runs; default the claim's own. A record of another one counts as well.
+        precisions: Of the parity runs.
+        steps: Optimizer steps of a parity run.
+        options: Config keys to change in parity and host time, as ``--cfg-options``.
+
+    Returns:
+        Whether all of these runs passed.
+
+    Raises:
+        ValueError: There is nothing to run for this claim.
+    """
+    claim = CLAIMS[name]
+    if not claim.tests:
+        raise ValueError(f'the claim {name!r} has no runs yet; prove {[key for key, c in CLAIMS.items() if c.tests]}')
+    configs = configs or claim.parity
+    runs: dict[str, tuple[str, dict[str, Any]]] = {}
+    if 'tests' in only:
+        runs['tests'] = ('tests', {'paths': list(claim.tests)})
+    if 'parity' in only:
+        for config in configs:
+            for precision in precisions:
+                arguments = {'config': config, 'precision': precision, 'steps': steps, 'options': dict(options or {})}
+                runs[parity_name(config, precision)] = ('parity', arguments)
+    if 'host-time' in only:
+        runs['host-time'] = ('host-time', {'config': configs[0], 'options': dict(options or {})})
+    passed = True
+    for part, (kind, arguments) in runs.items():
+        outcome = _run(kind, arguments)
+        record(folder / f'{name}.json', part, outcome)
+        Console().print(f'{part}: {"passed" if outcome["passed"] else "FAILED"}', markup=False)
+        passed = passed and outcome['passed']
+    return passed
+
+
+def record(path: Path, part: str, outcome: Mapping[str, Any]) -> None:
+    """Put one outcome into a record, in place of an older one of the same part."""
+    fresh: dict[str, Any] = {'claim': CLAIMS[path.stem].text, 'parts': {}}
+    content = json.loads(path.read_text()) if path.is_file() else fresh
+    content['parts'][part] = outcome
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1, sort_keys=True) + '\n')
+
+
+def _run(kind: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Run one part; tests twice. The code is all that any of its processes imported."""
+    results: list[dict[str, Any]] = []
+    code: dict[str, str] = {}
+    for _ in range(2 if kind == 'tests' else 1):
+        with tempfile.TemporaryDirectory() as scratch:
+            out = Path(scratch, 'result.json')
+            command = [sys.executable, '-c', _CHILD, kind, json.dumps(arguments), str(out)]
+            strict = {'LUCID_REQUIRE_CUDA': '1', 'CUBLAS_WORKSPACE_CONFIG': ':4096:8'}
+            subprocess.run(command, cwd=PACKAGE.parent, env={**os.environ, **strict}, check=True)
+            answer = json.loads(out.read_text())
+        results.append(answer['result'])
+        code |= answer['code']
+    facts = environment()
+    return {
+        'date': time.strftime('%Y-%m-%d'),
+        'environment': {key: facts[key] for key in _KEPT},
+        'passed': all(map(_passed, results)),
+        'result': results if kind == 'tests' else results[0],
+        'code': dict(sorted(code.items())),
+    }
+
+
+def _passed(result: Mapping[str, Any]) -> bool:
+    if 'collected' in result:
+        return bool(0 < result['collected'] == result['passed'])
+    return bool(result.get('equal', True))
+
+
+def child(kind: str, arguments: Mapping[str, Any], out: str) -> None:
+    """Do one run in this process and write its result and the code that it imported to the file ``out``."""
+    runs: dict[str, Callable[..., dict[str, Any]]] = {
+        'tests': run_tests,
+        'parity': run_parity,
+        'host-time': run_host_time,
+    }
+    result = runs[kind](**arguments)
+    Path(out).write_text(json.dumps({'result': result, 'code': imported_code()}))
+
+
+def run_tests(paths: Sequence[str], marker: str = 'cuda') -> dict[str, Any]:
+    """Run the tests with a marker, and count."""
+    import pytest
+
+    class Count:
+        collected, outcomes = 0, dict[str, str]()
+
+        def pytest_collection_finish(self, session: pytest.Session) -> None:
+            self.collected = len(session.items)
+
+        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+            if report.when == 'call' or report.outcome != 'passed':
+                self.outcomes[report.nodeid] = report.outcome
+
+    count, start = Count(), time.perf_counter()
+    pytest.main(['-q', '-m', marker, '-p', 'no:cacheprovider', '--tb=short', *paths], plugins=[count])
+    outcomes = list(count.outcomes.values())
+    numbers = {outcome: outcomes.count(outcome) for outcome in ('passed', 'skipped', 'failed')}
+    return {'collected': count.collected, **numbers, 'seconds': round(time.perf_counter() - start, 1)}
+
+
+def run_parity(config: str, precision: str, steps: int, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Compare one config in one precision, in windows of one and of two micro-batches."""
+    from lucid.apis.build import load_config
+    from lucid.apis.parity import check_parity, print_parity
+
+    parity = check_parity(load_config(config, options), precision=[precision], steps=steps)
+    print_parity(parity)
+    found = parity.to_json()
+    found.pop('environment')
+    return found
+
+
+def run_host_time(config: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure what a replayed call costs the host."""
+    from lucid.apis.build import load_config
+    from lucid.apis.host_time import host_time
+
+    return host_time(load_config(config, options))

@@ -1,0 +1,56 @@
+"""Capture: module calls recorded once as graphs and replayed. Needs torch and the standard library only."""
+
+from lucid.capture.accumulation import TABLE, AccumulationTable, Row
+from lucid.capture.errors import (
+    BackwardError,
+    CaptureError,
+    DynamicShapeError,
+    GuardError,
+    HostReadError,
+    RecordingError,
+    SignatureError,
+    TargetError,
+)
+from lucid.capture.graph import CudaGraph, CudaMemory, Graph, Memory, cuda_memory, is_recording, quiet
+from lucid.capture.parity import Difference, first_difference, run_lockstep, training_values
+from lucid.capture.policy import Parts, Policy
+from lucid.capture.pool import Pool
+from lucid.capture.recording import Recording
+from lucid.capture.region import ModuleRegion
+from lucid.capture.report import Reason, Report, Routes
+from lucid.capture.tape import Tape, TapeMemory
+
+__all__ = [
+    'TABLE',
+    'AccumulationTable',
+    'BackwardError',
+    'CaptureError',
+    'CudaGraph',
+    'CudaMemory',
+    'Difference',
+    'DynamicShapeError',
+    'Graph',
+    'GuardError',
+    'HostReadError',
+    'Memory',
+    'ModuleRegion',
+    'Parts',
+    'Policy',
+    'Pool',
+    'Reason',
+    'Recording',
+    'RecordingError',
+    'Report',
+    'Routes',
+    'Row',
+    'SignatureError',
+    'Tape',
+    'TapeMemory',
+    'TargetError',
+    'cuda_memory',
+    'first_difference',
+    'is_recording',
+    'quiet',
+    'run_lockstep',
+    'training_values',
+]

@@ -1,0 +1,114 @@
+"""The autograd leaves of a recording: stand-ins for the parameters, and what a backward from an output reaches."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from lucid.capture.errors import RecordingError
+
+
+class StandIns:
+    """Stand-ins for the parameters of ``module`` while it is recorded: the same memory, autograd leaves of their own.
+
+    The autograd node of a parameter lives as long as any graph that reaches it, and keeps the stream on which it was
+    made. If a loss of the default stream still waits for its backward, a captured backward to the parameter itself
+    would have that stream wait for the capturing one, which CUDA refuses. The node of a stand-in is made where the
+    recording runs. It has no hooks either, and its version counter is its own: what waits outside is left alone.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._names = {id(parameter): name for name, parameter in module.named_parameters()}
+        # A tied parameter is listed once, and has one stand-in.
+        self.pairs = [(_stand_in(parameter), parameter) for parameter in module.parameters()]
+        by_original = {id(original): stand_in for stand_in, original in self.pairs}
+        self._by_id = {id(stand_in): original for stand_in, original in self.pairs}
+        self._tables = [
+            (
+                path,
+                m._parameters,
+                dict(m._parameters),
+                {k: by_original[id(p)] for k, p in m._parameters.items() if p is not None},
+            )
+            for path, m in module.named_modules()
+        ]
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Let the modules hold the stand-ins; the parameters are back afterwards, whatever happens.
+
+        Raises RecordingError if the target did to a parameter what reached its stand-in alone.
+        """
+        for _, table, _, stand_ins in self._tables:
+            table.update(stand_ins)
+        try:
+            yield
+            self._check()
+        finally:
+            for _, table, originals, _ in self._tables:
+                for key in table.keys() - originals.keys():
+                    del table[key]
+                table.update(originals)
+
+    def is_stand_in(self, leaf: Tensor) -> bool:
+        """Whether ``leaf`` stands in for a parameter."""
+        return id(leaf) in self._by_id
+
+    def refuse(self, leaf: Tensor) -> RecordingError:
+        """The error for a leaf that is neither a stand-in nor an input."""
+        self._check()  # it may be what a parameter was rebound to
+        if name := self._names.get(id(leaf)):
+            return RecordingError(
+                f'the target reads its parameter {name} through a reference of its own (a list, a closure, a view '
+                'made before): a recording would not see its gradient',
+                'read it as an attribute of the module that registers it',
+            )
+        return RecordingError(
+            f'the target reads a tensor of shape {tuple(leaf.shape)} that requires gradients and is neither an '
+            'input nor a parameter of it',
+            'register it as a parameter of the target, or pass it as an input',
+        )
+
+    def _check(self) -> None:
+        for path, table, originals, stand_ins in self._tables:
+            for key in originals.keys() | table.keys():
+                if table.get(key) is not stand_ins.get(key):
+                    raise RecordingError(
+                        f'the target rebinds its parameter {f"{path}.{key}".strip(".")} in forward: replays would not',
+                        'write it in place, with copy_ or an in-place operator',
+                    )
+        for stand_in, original in self.pairs:
+            if stand_in.data_ptr() != original.data_ptr() or stand_in.requires_grad != original.requires_grad:
+                raise RecordingError(
+                    f'the target moves its parameter {self._names[id(original)]}, or changes its requires_grad, in '
+                    'forward: replays would not',
+                    'do it before training',
+                )
+
+
+def _stand_in(parameter: nn.Parameter) -> nn.Parameter:
+    stand_in = nn.Parameter(parameter.data, requires_grad=parameter.requires_grad)
+    vars(stand_in).update(vars(parameter))
+    return stand_in
+
+
+def leaves_of(output: Tensor) -> Iterator[tuple[int, tuple[Tensor, int]]]:
+    """The leaf tensors that a backward from ``output`` reaches, each with the number of its uses."""
+    if output.grad_fn is None:
+        yield id(output), (output, 1)
+        return
+    uses: dict[int, tuple[Tensor, int]] = {}
+    seen: set[Any] = {output.grad_fn}
+    stack: list[Any] = [output.grad_fn]
+    while stack:
+        for node, _ in stack.pop().next_functions:
+            if node is None:
+                continue
+            if type(node).__name__ == 'AccumulateGrad':
+                leaf = node.variable
+                uses[id(leaf)] = (leaf, uses.get(id(leaf), (leaf, 0))[1] + 1)
+            elif node not in seen:
+                seen.add(node)
+                stack.append(node)
+    yield from uses.items()

@@ -1,0 +1,237 @@
+"""One recording: the static buffers and the two graphs of one signature, and the autograd node of a replay."""
+
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import TreeSpec, tree_flatten
+
+from lucid.capture.errors import BackwardError, RecordingError
+from lucid.capture.gradients import FlatGradients
+from lucid.capture.graph import was_caching
+from lucid.capture.leaves import StandIns, leaves_of
+from lucid.capture.operators import Inspector
+from lucid.capture.pool import Pool
+from lucid.capture.signature import CONSTANTS, Signature, static_like, unflatten
+
+_version: Callable[[Tensor], int] = attrgetter('_version')
+
+
+class Recording:
+    """The forward and backward of ``module`` for one signature.
+
+    Must be built inside ``graph.quiet`` with the module's state saved: warm-up and recording run it for real.
+
+    Inputs are copied into static buffers. Outputs are cloned before they leave, so that the caller may keep them.
+    The gradient of an output that the backward did not read counts as zero, and parameters that no read output
+    reaches get None, as in eager.
+    """
+
+    def __init__(self, module: nn.Module, leaves: Sequence[Any], signature: Signature, pool: Pool) -> None:
+        self.signature = signature
+        self.pool = pool
+        self.released = False
+        self.num_replays = 0
+        self.parameters: list[nn.Parameter] = []
+        self.gradients: FlatGradients | None = None
+        self._module = module
+        self._stand_ins = StandIns(module)
+        self._statics = [static_like(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self._positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        self._input_positions = [i for i in self._positions if leaves[i].requires_grad]
+        self._forward, self._backward = pool.memory.graphs()
+        self._outputs: list[Tensor] = []
+        self._constants: dict[int, Any] = {}
+        self._structure: TreeSpec | None = None
+        self._differentiable: list[int] = []  # which outputs
+        self._grad_outputs: list[Tensor] = []
+        self._reach: list[frozenset[int]] = []  # per differentiable output: positions among inputs and parameters
+        self._outside: list[Tensor] = []
+
+    def warm_up(self) -> None:
+        """Run forward and backward on the static buffers as often as the memory asks; the first time inspected.
+
+        Raises RecordingError if something in the target cannot be recorded; nothing has been captured yet.
+        """
+        inspector = Inspector()
+        with self._stand_ins.in_place():
+            self.pool.memory.warm_up(lambda: inspector.run(self._rehearse))
+            for _ in range(self.pool.memory.num_warm_ups - 1):
+                self.pool.memory.warm_up(self._rehearse)
+        self._outside = list(inspector.outside.values())
+
+    def record(self) -> None:
+        """Record both graphs."""
+        with self._stand_ins.in_place():
+            self._record()
+
+    def _record(self) -> None:
+        versions = [self._statics[i]._version for i in self._positions]
+        result = self._forward.record(self._run)
+        if versions != [self._statics[i]._version for i in self._positions]:
+            raise RecordingError(
+                'the target writes into its input in place: the caller would see it in eager only',
+                'work on a clone inside the target',
+            )
+        outputs = self._keep(result)
+        wanted = self._trace(outputs)
+        if wanted:
+            read = [outputs[i] for i in self._differentiable]
+            self._grad_outputs = [torch.zeros_like(output.detach()) for output in read]
+            gradients = FlatGradients(num_inputs=len(self._input_positions))
+            gradients.adopt(self._backward.record(lambda: gradients.pack(self._grad(read, wanted, self._grad_outputs))))
+            self.gradients = gradients
+        # Without the autograd graph: it holds the activations, whose memory later recordings may share.
+        self._outputs = [output.detach() for output in outputs]
+
+    def replay(self, leaves: Sequence[Any]) -> Any:
+        """Replay the forward on the inputs ``leaves``; the caller owns what is returned."""
+        self.pool.before_forward()
+        with torch.no_grad():
+            for i in self._positions:
+                self._statics[i].copy_(leaves[i])
+            self._forward.replay()
+            outputs = self.copies()
+        self.num_replays += 1
+        if self.gradients is not None:
+            inputs = [leaves[i] for i in self._input_positions]
+            outputs = list(_Replay.apply(self, outputs, *inputs, *self.parameters))
+        assert self._structure is not None
+        tensors = iter(outputs)
+        num_leaves = len(outputs) + len(self._constants)
+        return self._structure.unflatten(
+            [self._constants[i] if i in self._constants else next(tensors) for i in range(num_leaves)]
+        )
+
+    def replay_backward(self, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Replay the backward; gradients of the inputs that require one, then of the parameters.
+
+        Who owns them is the pool's ownership mode.
+        """
+        assert self.gradients is not None
+        self.pool.before_backward()
+        reached: set[int] = set()
+        with torch.no_grad():
+            for buffer, reach, i in zip(self._grad_outputs, self._reach, self._differentiable, strict=True):
+                grad = grads[i]
+                if grad is None:
+                    buffer.zero_()
+                else:
+                    buffer.copy_(grad)
+                    reached |= reach
+            self._backward.replay()
+            views = self.pool.ownership.hand_out(self.gradients, sorted(reached))
+        return [views.get(i) for i in range(len(self._input_positions) + len(self.parameters))]
+
+    def copies(self) -> list[Tensor]:
+        """The outputs of the last replay in memory of their own: the next replay writes the static ones."""
+        return [output.clone() for output in self._outputs]
+
+    def non_differentiable(self, outputs: Sequence[Tensor]) -> list[Tensor]:
+        """Those of ``outputs`` that have no gradient."""
+        return [output for i, output in enumerate(outputs) if i not in self._differentiable]
+
+    def release(self) -> None:
+        """Give the graphs back; a backward that still waits raises."""
+        self.released = True
+        self._forward.release()
+        self._backward.release()
+
+    def _run(self) -> Any:
+        args, kwargs = unflatten(self._statics, self.signature.structure)
+        return self._module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def _rehearse(self) -> None:
+        outputs = self._keep(self._run())
+        wanted = self._trace(outputs)
+        if wanted:
+            read = [outputs[i] for i in self._differentiable]
+            grads = self._grad(read, wanted, [torch.zeros_like(output) for output in read])
+            FlatGradients(num_inputs=len(self._input_positions)).pack(grads)
+
+    def _grad(
+        self, outputs: Sequence[Tensor], wanted: Sequence[Tensor], grad_outputs: Sequence[Tensor]
+    ) -> Sequence[Tensor | None]:
+        # Eager calls backward outside autocast; under it, the matmuls of an fp32 island would be cast.
+        with torch.autocast(outputs[0].device.type, enabled=False):
+            return torch.autograd.grad(outputs, wanted, grad_outputs, allow_unused=True)
+
+    def _keep(self, result: Any) -> list[Tensor]:
+        leaves, self._structure = tree_flatten(result)
+        self._constants = {i: leaf for i, leaf in enumerate(leaves) if not isinstance(leaf, Tensor)}
+        for leaf in self._constants.values():
+            if not isinstance(leaf, CONSTANTS):
+                raise RecordingError(
+                    f'the target returns a {type(leaf).__name__}, which a recording cannot hand out',
+                    'return tensors, and tuples, lists, dicts or NamedTuples of them',
+                )
+        return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+    def _trace(self, outputs: Sequence[Tensor]) -> list[Tensor]:
+        """Find what each output reaches; the static inputs that require a gradient, then the stand-ins reached."""
+        self._differentiable = [i for i, output in enumerate(outputs) if output.requires_grad]
+        inputs = [self._statics[i] for i in self._input_positions]
+        leaves = [dict(leaves_of(outputs[i])) for i in self._differentiable]
+        for leaf, num_uses in {key: item for found in leaves for key, item in found.items()}.values():
+            self._check_leaf(leaf, num_uses, inputs)
+        reached = {key for found in leaves for key in found}
+        pairs = [pair for pair in self._stand_ins.pairs if id(pair[0]) in reached]
+        self.parameters = [parameter for _, parameter in pairs]
+        wanted = [*inputs, *(stand_in for stand_in, _ in pairs)]
+        position = {id(tensor): i for i, tensor in enumerate(wanted)}
+        self._reach = [frozenset(position[key] for key in found) for found in leaves]
+        return wanted if self._differentiable else []
+
+    def _check_leaf(self, leaf: Tensor, num_uses: int, inputs: Sequence[Tensor]) -> None:
+        is_parameter = self._stand_ins.is_stand_in(leaf)
+        if not is_parameter and not any(leaf is tensor for tensor in inputs):
+            raise self._stand_ins.refuse(leaf)
+        cached = torch.is_autocast_enabled(leaf.device.type) and was_caching()
+        if cached and num_uses > 1 and is_parameter:
+            raise RecordingError(
+                f'a parameter of shape {tuple(leaf.shape)} is used {num_uses} times under the weight cache of '
+                'autocast, which adds its gradients in low precision',
+                'build autocast with cache_enabled=False',
+            )
+
+
+def _versions(tensors: Iterable[Tensor]) -> int:
+    """Rises whenever one of the tensors is written in place."""
+    return sum(map(_version, tensors))
+
+
+class _Replay(torch.autograd.Function):
+    """The autograd node of a replayed forward; ``outputs`` are its results, computed before."""
+
+    @staticmethod
+    def forward(ctx: Any, recording: Recording, outputs: list[Tensor], *_: Tensor) -> tuple[Tensor, ...]:
+        ctx.recording = recording
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*recording.non_differentiable(outputs))
+        ctx.versions = _versions(recording.parameters)
+        recording.pool.hold(ctx)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        recording: Recording | None = ctx.recording
+        if torch.is_grad_enabled():
+            raise BackwardError('create_graph through a replayed region', 'leave the region out of the capture')
+        if recording is not None and recording.released:
+            raise BackwardError(
+                'the region was released, or its recording retired, before this backward', 'call backward before'
+            )
+        if recording is None or not recording.pool.settle(ctx):
+            raise BackwardError(
+                'a second backward through a replayed region: the first one may have overwritten its activations',
+                'sum the losses and call backward once, or leave the region out of the capture',
+            )
+        ctx.recording = None  # a loss that is kept for later must not keep the graphs
+        if ctx.versions != _versions(recording.parameters):
+            raise BackwardError(
+                'a parameter was written in place between the forward and the backward of a replayed region',
+                'call backward before the optimizer steps',
+            )
+        return (None, None, *recording.replay_backward(grads))

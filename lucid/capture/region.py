@@ -1,0 +1,277 @@
+"""A module region: routes the calls of one module of a model to recordings, or to eager with a reason."""
+
+import difflib
+import logging
+import time
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import nn
+
+from lucid.capture.accumulation import AccumulationTable
+from lucid.capture.errors import CaptureError, GuardError, RecordingError, SignatureError, TargetError
+from lucid.capture.graph import is_recording, quiet
+from lucid.capture.guards import Guards
+from lucid.capture.operators import tensors_in
+from lucid.capture.policy import Parts, Policy
+from lucid.capture.pool import Pool
+from lucid.capture.recording import Recording
+from lucid.capture.report import Reason, Routes
+from lucid.capture.signature import Signature, flatten, signature_of
+
+logger = logging.getLogger(__name__)
+
+# nn.Module's own route for module.compile(): not in state_dict, dropped by pickle and deepcopy, `forward` untouched.
+SLOT = '_compiled_call_impl'
+# A guard that fails after each recording's first call would spend the run on capturing.
+MAX_FRUITLESS = 3
+
+
+class ModuleRegion:
+    """One module of a model, captured.
+
+    ``target`` is the module's path in the model, such as ``'network'`` or ``'network.head'``; ``''`` is the model
+    itself. Between ``activate`` and ``release`` the calls of the module, made as ``module(...)``, are replayed in
+    training with gradients on, and run as they are otherwise. ``micro_batches`` is the number of micro-batches of the
+    current window; whoever drives the training sets it.
+    """
+
+    def __init__(self, target: str, *, task: str | None = None) -> None:
+        self.target = target
+        self.task = task
+        self.routes = Routes(target or 'model')
+        self.micro_batches = 1
+        self._module: nn.Module | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether calls of the target come here; False also after another party took the routing slot."""
+        return self._module is not None and vars(self._module).get(SLOT) is self._slot
+
+    def activate(
+        self,
+        model: nn.Module,
+        *,
+        policy: Policy | None = None,
+        accumulation: AccumulationTable | None = None,
+        parts: Parts | None = None,
+    ) -> None:
+        """Route the target's calls here. Nothing is recorded before the first training call.
+
+        Raises TargetError if the model has no such module, or it is compiled or captured already.
+        """
+        if self._module is not None:
+            raise TargetError(f'the region {self.routes.name} is active', 'release it first')
+        module = _find(model, self.target)
+        if vars(module).get(SLOT) is not None:
+            raise TargetError(
+                f'{self.routes.name} is compiled with module.compile(), or captured already',
+                'remove the compile() call, or `compile` from the config, or capture without it',
+            )
+        self._policy = policy or Policy()
+        self._parts = parts or Parts()
+        self._eager_windows = (accumulation or AccumulationTable()).row(self.task, self.routes.name).route == 'eager'
+        self._pool: Pool | None = None
+        self._device = torch.device('cpu')
+        self._on_cuda = False
+        self._guards: Guards | None = None
+        self._failed: list[tuple[Signature, str]] = []
+        self._stopped = ''
+        self._stale = ''
+        self._num_fruitless = self._num_moves = 0
+        self._candidate: Signature | None = None
+        self.routes = Routes(self.target or 'model')
+        self._module = module
+        self._slot = self._call
+        setattr(module, SLOT, self._slot)
+
+    def release(self) -> None:
+        """Free the recordings and leave the module as if it had never been captured; a second call does nothing."""
+        module, self._module = self._module, None
+        if module is None:
+            return
+        if vars(module).get(SLOT) is self._slot:
+            delattr(module, SLOT)
+        else:
+            self.routes.slot_taken = True
+        if self._pool is not None:
+            self._pool.release()
+        self._pool = self._guards = None
+
+    def invalidate(self, reason: str) -> None:
+        """Retire every recording before the next call: something that no guard sees has changed."""
+        self._stale = reason
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        module = self._module
+        assert module is not None
+        if reason := self._plain_reason(module):
+            return self._eager(module, args, kwargs, reason)
+        pool = self._open(module, args, kwargs)
+        if pool is not None and pool.held:
+            return self._eager(module, args, kwargs, Reason.HOLD)
+        if pool is not None:
+            if blocked := self._blocked(module):
+                return self._eager(module, args, kwargs, *blocked)
+            pool = self._open(module, args, kwargs)  # a retirement closes it, and the target may have moved
+        if pool is None:
+            return self._eager(module, args, kwargs, Reason.NO_CUDA)
+        leaves, structure = flatten(args, kwargs)
+        try:
+            signature = signature_of(leaves, structure, self._device)
+        except SignatureError as error:
+            return self._eager(module, args, kwargs, Reason.INPUT, error.what)
+        recording = next((r for r in pool.recordings if r.signature == signature), None)
+        if recording is None:
+            if refused := self._refused(pool, signature):
+                return self._eager(module, args, kwargs, *refused)
+            try:
+                recording = self._capture(module, leaves, signature, pool)
+            except CaptureError as error:
+                if self._policy.on_error == 'raise':
+                    raise
+                self._failed.append((signature, error.what))
+                return self._eager(module, args, kwargs, Reason.FAILED, error.what)
+        self._candidate = None
+        self.routes.replays += 1
+        return recording.replay(leaves)
+
+    def _plain_reason(self, module: nn.Module) -> Reason | None:
+        """Why this call cannot be a training call of the region, whatever has been recorded."""
+        if is_recording() or (self._on_cuda and torch.cuda.is_current_stream_capturing()):
+            return Reason.NESTED
+        if not module.training:
+            return Reason.EVAL
+        if not torch.is_grad_enabled():
+            return Reason.NO_GRAD
+        if self._eager_windows and self.micro_batches > 1:
+            return Reason.ACCUMULATION
+        if torch._C._len_torch_dispatch_stack() or torch.is_anomaly_enabled() or torch._C._get_tracing_state():
+            return Reason.WATCHED
+        return None
+
+    def _blocked(self, module: nn.Module) -> tuple[Reason, str] | None:
+        """Check the guards; retire what they refuse. Returns why the call must be eager, or None."""
+        if self._stopped:
+            return Reason.CHANGED, self._stopped
+        change = self._stale or (self._guards.changed() if self._guards else None)
+        if change:
+            self._retire(change)
+            if self._stopped:
+                return Reason.CHANGED, self._stopped
+        if self._guards is None:
+            self._guards = self._parts.guards(module)
+        hook = self._guards.hooked()
+        if hook and self._policy.on_change == 'raise':
+            raise GuardError(f'{self.routes.name}: {hook} would not run in a replay', "remove it, or on_change='eager'")
+        return (Reason.HOOK, hook) if hook else None
+
+    def _retire(self, change: str) -> None:
+        self._stale = ''
+        self._guards = None
+        self._failed.clear()
+        pool, self._pool = self._pool, None
+        if pool is None or not pool.recordings:
+            return
+        fruitless = all(recording.num_replays <= 1 for recording in pool.recordings)
+        self._num_fruitless = self._num_fruitless + 1 if fruitless else 0
+        pool.release()
+        self.routes.retired[change] += 1
+        logger.info('%s: recordings retired: %s', self.routes.name, change)
+        if self._policy.on_change == 'raise':
+            raise GuardError(
+                f'{self.routes.name}: {change} after capture', "set on_change='recapture', or do not change it"
+            )
+        if self._policy.on_change == 'eager':
+            self._stopped = change
+        elif self._num_fruitless >= MAX_FRUITLESS:
+            self._stopped = f'{change}, {MAX_FRUITLESS} times in a row right after a capture'
+
+    def _open(self, module: nn.Module, args: Any, kwargs: Any) -> Pool | None:
+        """The pool, made on first use where the target is by then."""
+        if self._pool is None:
+            tensors = chain(module.parameters(), module.buffers(), tensors_in((args, kwargs)))
+            self._device = next((tensor.device for tensor in tensors), torch.device('cpu'))
+            memory = self._parts.memory(self._device)
+            self._on_cuda = self._device.type == 'cuda'
+            if memory is not None:
+                self._pool = self._parts.pool(memory, self._parts.ownership(self._policy.gradients))
+        return self._pool
+
+    def _refused(self, pool: Pool, signature: Signature) -> tuple[Reason, str] | None:
+        """Why a signature without recording is not captured now; None if it is."""
+        for failed, what in self._failed:
+            if failed == signature:
+                return Reason.FAILED, what
+        if not pool.recordings:
+            return None
+        if self._policy.on_new_signature == 'raise':
+            raise SignatureError(
+                f'{self.routes.name} was called with {signature.describe()}, which has no recording',
+                "drop the partial batch, or set on_new_signature='eager' or 'capture'",
+            )
+        if self._policy.on_new_signature == 'capture':
+            full = len(pool.recordings) >= self._policy.max_signatures
+            return (Reason.TOO_MANY, signature.describe()) if full else None
+        # The first call may have been the odd one (a run that begins with a partial batch): a recording that served
+        # that call only gives way to a signature seen twice in a row.
+        odd = len(pool.recordings) == 1 and pool.recordings[0].num_replays <= 1
+        if odd and self._candidate == signature and self._num_moves < self._policy.max_signatures:
+            self._num_moves += 1
+            self.routes.retired['the first call was an odd one'] += 1
+            pool.remove(pool.recordings[0])
+            return None
+        self._candidate = signature
+        return Reason.NEW_SIGNATURE, signature.describe()
+
+    def _capture(self, module: nn.Module, leaves: list[Any], signature: Signature, pool: Pool) -> Recording:
+        started = time.perf_counter()
+        with quiet():
+            state = self._parts.state(module, self._device)
+            try:
+                recording = self._parts.recording(module, leaves, signature, pool)
+                try:
+                    recording.warm_up()
+                    state.check()
+                    recording.record()
+                except BaseException:
+                    recording.release()
+                    raise
+            except CaptureError:
+                raise
+            except torch.OutOfMemoryError as error:
+                raise RecordingError(
+                    f'no memory to record {self.routes.name} for {signature.describe()}: {error}',
+                    'use a smaller batch, capture a smaller target, or lower max_signatures',
+                ) from error
+            except Exception as error:
+                raise RecordingError(
+                    f'recording {self.routes.name} failed: {type(error).__name__}: {error}',
+                    "run the target eager to see its own error, or set on_error='eager'",
+                ) from error
+            finally:
+                state.restore()
+        pool.add(recording)
+        self.routes.captures += 1
+        self.routes.capture_seconds += time.perf_counter() - started
+        self.routes.num_bytes = pool.memory.num_bytes()
+        logger.info('%s: captured %s', self.routes.name, signature.describe())
+        return recording
+
+    def _eager(self, module: nn.Module, args: Any, kwargs: Any, reason: Reason, detail: str = '') -> Any:
+        if self.routes.count_eager(reason, detail):
+            level = logging.INFO if reason.expected else logging.WARNING
+            logger.log(level, '%s runs eager: %s%s', self.routes.name, reason.text, f' ({detail})' if detail else '')
+        return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+
+def _find(model: nn.Module, path: str) -> nn.Module:
+    try:
+        return model.get_submodule(path)
+    except AttributeError as error:
+        paths = [name for name, _ in model.named_modules()]
+        near = difflib.get_close_matches(path, paths, n=1) or [name for name, _ in model.named_children()]
+        raise TargetError(
+            f'the model has no module {path!r}', f'the nearest is {near[0]!r}' if near else 'use ""'
+        ) from error

@@ -1,0 +1,118 @@
+"""The report: how every call of every region ran, and why."""
+
+import enum
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+
+class Reason(enum.Enum):
+    """Why a call ran eager: what it says, and whether the configuration asked for it."""
+
+    EVAL = 'the target is in eval mode', True
+    NO_GRAD = 'gradients are off', True
+    NO_CUDA = 'there is no CUDA card', True
+    HOLD = 'an earlier forward waits for its backward', True
+    ACCUMULATION = 'the accumulation table says eager', True
+    NEW_SIGNATURE = 'a signature without recording', True
+    NESTED = 'inside another capture', True
+    WATCHED = 'a dispatch mode, a tracer or anomaly mode watches', True
+    INPUT = 'an input that capture cannot hold', False
+    HOOK = 'a hook that a replay would not run', False
+    TOO_MANY = 'more signatures than max_signatures', False
+    CHANGED = 'a guard failed', False
+    FAILED = 'recording failed', False
+
+    def __init__(self, text: str, expected: bool) -> None:
+        self.text = text
+        self.expected = expected
+
+
+class Routes:
+    """Counts of one region's calls, captures and retirements."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.replays = 0
+        self.captures = 0
+        self.capture_seconds = 0.0
+        self.num_bytes = 0
+        self.eager: Counter[tuple[Reason, str]] = Counter()
+        self.retired: Counter[str] = Counter()
+        self.slot_taken = False
+
+    @property
+    def calls(self) -> int:
+        """Every call through the region."""
+        return self.replays + sum(self.eager.values())
+
+    def count_eager(self, reason: Reason, detail: str = '') -> bool:
+        """Count one eager call; True the first time that this reason and detail occur."""
+        self.eager[reason, detail] += 1
+        return self.eager[reason, detail] == 1
+
+    def problems(self) -> list[str]:
+        """The unexpected routes, a target that was never called, and one that never replayed."""
+        found = [
+            f'{self.name}: {count} eager calls, {reason.text}{f" ({detail})" if detail else ""}'
+            for (reason, detail), count in self.eager.items()
+            if not reason.expected
+        ]
+        if self.slot_taken:
+            found.append(f'{self.name}: module.compile() took its calls in mid-run; compile or capture, not both')
+        if self.calls == 0:
+            found.append(
+                f'{self.name}: never called; the model calls another module, `.forward()` or another method of it; '
+                f'call it as a function or choose the target that is'
+            )
+        elif self.replays == 0 and all(reason is not Reason.NO_CUDA for reason, _ in self.eager):
+            found.append(f'{self.name}: never replayed in {self.calls} calls')
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return {
+            'calls': self.calls,
+            'replays': self.replays,
+            'captures': self.captures,
+            'capture_seconds': round(self.capture_seconds, 3),
+            'bytes': self.num_bytes,
+            'eager': [
+                {'reason': r.name.lower(), 'text': r.text, 'detail': d, 'expected': r.expected, 'calls': n}
+                for (r, d), n in self.eager.items()
+            ],
+            'retired': dict(self.retired),
+            'problems': self.problems(),
+        }
+
+
+class Report:
+    """The routes of all regions of a run."""
+
+    def __init__(self, routes: Iterable[Routes] = ()) -> None:
+        self.routes = list(routes)
+
+    def problems(self) -> list[str]:
+        """What `strict` fails on: unexpected routes of any region."""
+        return [problem for routes in self.routes for problem in routes.problems()]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return {'regions': {routes.name: routes.as_dict() for routes in self.routes}, 'problems': self.problems()}
+
+    def table(self) -> str:
+        """The report as text: one line per region and route."""
+        rows = [('region', 'route', 'calls', 'reason')]
+        for routes in self.routes:
+            if not routes.calls:
+                rows.append((routes.name, '-', '0', 'UNEXPECTED: never called'))
+            if routes.replays:
+                note = f'{routes.captures} captures, {routes.capture_seconds:.1f} s, {routes.num_bytes / 2**20:.0f} MiB'
+                rows.append((routes.name, 'replay', str(routes.replays), note))
+            for (reason, detail), count in routes.eager.most_common():
+                text = f'{reason.text}: {detail}' if detail else reason.text
+                rows.append((routes.name, 'eager', str(count), text if reason.expected else f'UNEXPECTED: {text}'))
+            for change, count in routes.retired.items():
+                rows.append((routes.name, 'retired', str(count), change))
+        widths = [max(len(row[i]) for row in rows) for i in range(3)]
+        return '\n'.join(f'{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d}'.rstrip() for a, b, c, d in rows)
