@@ -6,10 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-from mmengine.config import DictAction
-
 from lucid.apis import ConfigError, load_config
 from lucid.apis.host_time import host_time
+from lucid.apis.options import OptionsAction
 from lucid.apis.parity import PRECISIONS, check_parity, print_parity
 
 EXAMPLES = """examples:
@@ -37,7 +36,12 @@ def main() -> int:
     parser.add_argument('--host-time', action='store_true', help="measure a replayed call's host time too")
     parser.add_argument('--json', type=Path, metavar='FILE', help='write the result there too')
     parser.add_argument(
-        '--cfg-options', nargs='+', action=DictAction, default={}, metavar='KEY=VALUE', help='change keys of the config'
+        '--cfg-options',
+        nargs='+',
+        action=OptionsAction,
+        default={},
+        metavar='KEY=VALUE',
+        help='change keys of the config',
     )
     args = parser.parse_args()
     if min(args.steps, *args.accumulate) < 1:

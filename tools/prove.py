@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import torch
-from mmengine.config import DictAction
 
 from lucid.apis.claims import CLAIMS, claims_table, table_stands, write_table
+from lucid.apis.options import OptionsAction
 from lucid.apis.proof import prove
 
 DOCS = Path(__file__).resolve().parents[1] / 'docs'
@@ -38,7 +38,12 @@ def main() -> int:
     parser.add_argument('--steps', type=int, default=50, help='of a parity run (default: %(default)s)')
     parser.add_argument('--out', type=Path, default=RECORDS, help='folder of the records (default: docs/evidence)')
     parser.add_argument(
-        '--cfg-options', nargs='+', action=DictAction, default={}, metavar='KEY=VALUE', help='change keys of the config'
+        '--cfg-options',
+        nargs='+',
+        action=OptionsAction,
+        default={},
+        metavar='KEY=VALUE',
+        help='change keys of the config',
     )
     args = parser.parse_args()
     if args.write:

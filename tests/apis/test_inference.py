@@ -165,7 +165,6 @@ def test_what_training_writes_is_enough(tiny, tmp_path):
         'train_cfg__max_epochs': 1,
         'train_dataloader__batch_size': 20,
         'val_dataloader__dataset__image_size': 96,
-        'val_dataloader__dataset__scene_size': 64,  # the images on disk stay as other tests made them
     }
     cfg = tiny(**options)
     runner = train(cfg)
