@@ -6,9 +6,12 @@ data_root = 'data/shapes'
 image_size = 160
 
 train_cfg = dict(max_epochs=16, val_interval=4)
-# 512 steps are few: a large step, and gains that let the classes, which learn last, lead.
+# 512 steps are few: boxes that start with a size, a large step, and gains that let the classes, which learn last, lead.
 optim_wrapper = dict(optimizer=dict(lr=0.05, momentum=0.9))
-model = dict(loss=dict(type='DetectionLoss', cls_gain=2.0, box_gain=2.0, l1_gain=1.0))
+model = dict(
+    head=dict(type='DetectHead', box_start=2.0),
+    loss=dict(type='DetectionLoss', cls_gain=2.0, box_gain=2.0, l1_gain=1.0),
+)
 train_dataloader = dict(num_workers=2, dataset=dict(type='ShapesDataset', num_images=512))
 val_dataloader = dict(batch_size=32, num_workers=1, dataset=dict(type='ShapesDataset', num_images=128))
 default_hooks = dict(logger=dict(interval=16))

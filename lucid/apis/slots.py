@@ -42,7 +42,7 @@ TOP_SLOTS: Mapping[str, Slot] = {
     'custom_hooks': Slot(own.HOOKS, None, ('priority',)),
     'visualizer': Slot(own.VISUALIZERS, 'Visualizer'),
     'log_processor': Slot(own.LOG_PROCESSORS, 'LogProcessor'),
-    'model_wrapper_cfg': Slot(own.MODEL_WRAPPERS, 'MMDistributedDataParallel', (), ('module',)),
+    'model_wrapper_cfg': Slot(own.MODEL_WRAPPERS, 'DistributedModel', (), ('module',)),
 }
 HOOK_SLOT = TOP_SLOTS['custom_hooks']
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')

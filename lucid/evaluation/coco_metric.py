@@ -110,6 +110,13 @@ class CocoMetric(BaseMetric):
                 )
             )
 
+    def keys(self) -> list[str]:
+        """What ``compute_metrics`` returns, without the prefix; the data set must be known."""
+        if self.format_only:
+            return []
+        per_class = (f'{kind}/{name}' for kind in ('AP', 'AP50') for name in _names(self.ground_truth))
+        return ['mAP', 'mAP50', 'mAP75', 'AR', 'mAP_s', 'mAP_m', 'mAP_l', 'recall50', *per_class]
+
     def compute_metrics(self, results: list) -> dict[str, float]:
         """Evaluate all images at once; an image that came twice (padding of the sampler) counts once.
 

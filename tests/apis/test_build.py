@@ -82,6 +82,11 @@ class TestBuildRunner:
         metric = runner.val_evaluator.metrics[0]
         assert str(metric.ann_file) == runner.val_dataloader.dataset.annotation_file.__str__()
 
+    def test_a_metric_that_does_not_exist_cannot_choose_the_best_checkpoint(self, tiny: Make) -> None:
+        cfg = complete(tiny(default_hooks__checkpoint__save_best='coco/map'))
+        with pytest.raises(ConfigError, match="'coco/mAP'"):
+            build_runner(cfg, mode='train')
+
     def test_a_stated_number_of_classes_that_disagrees_is_an_error(self, tiny: Make) -> None:
         message = r'model\.num_classes is 80, but .*train.* has 4 classes .*; remove model\.num_classes'
         with pytest.raises(ConfigError, match=message):

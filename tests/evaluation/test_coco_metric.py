@@ -113,6 +113,7 @@ def test_the_truth_as_prediction_scores_exactly_one(tmp_path):
     )
     assert set(result.values()) == {1.0}
     assert len(result) == 8 + 4
+    assert set(result) == {f'coco/{key}' for key in metric.keys()}
 
 
 def test_swapped_classes_score_zero(tmp_path):

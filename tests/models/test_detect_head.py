@@ -24,13 +24,13 @@ def test_both_branches_give_logits_and_boxes_over_all_anchors(head):
     assert not torch.equal(outputs.o2m_boxes_BA4, outputs.o2o_boxes_BA4)
 
 
-def test_every_class_starts_at_one_percent_and_every_box_with_two_strides_to_each_side(head):
+def test_every_class_starts_at_one_percent_and_boxes_where_torch_starts_them(head):
     for branch in (head.one_to_many, head.one_to_one):
         for stem in branch.classes:
             torch.testing.assert_close(stem[-1].bias, torch.full((5,), -4.59512))
             torch.testing.assert_close(stem[-1].bias.sigmoid(), torch.full((5,), 0.01))
         for stem in branch.boxes:
-            assert stem[-1].bias.tolist() == [2.0] * 4
+            assert 0 < stem[-1].bias.abs().max() <= stem[-1].in_channels ** -0.5
 
 
 def test_predictions_come_from_the_one_to_one_branch(head):
@@ -88,3 +88,9 @@ def test_anchors_follow_the_order_of_the_grid(memory_format):
         maps.append(torch.stack((xs, ys))[None].float().to(memory_format=memory_format))
     rows = apply_stems(nn.ModuleList([nn.Identity(), nn.Identity()]), maps)
     assert rows.tolist() == [[[0, 0], [1, 0], [2, 0], [0, 1], [1, 1], [2, 1], [0, 0], [1, 0]]]
+
+
+def test_boxes_can_start_with_a_size():
+    head = HEADS.build({'type': 'DetectHead', 'in_channels': (64, 128, 256), 'num_classes': 5, 'box_start': 2.0})
+    for branch in (head.one_to_many, head.one_to_one):
+        assert all(stem[-1].bias.tolist() == [2.0] * 4 for stem in branch.boxes)

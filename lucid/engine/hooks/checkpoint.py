@@ -254,6 +254,9 @@ def possible_keys(evaluator: Evaluator) -> set[str] | None:
 
     Args:
         evaluator: Of the validation loop.
+
+    Returns:
+        The keys as they are logged, prefix included.
     """
     found: set[str] = set()
     for metric in evaluator.metrics:

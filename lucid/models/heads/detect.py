@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lucid.models.heads.stems import apply_stems, init_box_prior, init_class_prior, make_stems
+from lucid.models.heads.stems import apply_stems, init_box_start, init_class_prior, make_stems
 from lucid.registry import HEADS
 from lucid.structures import AnchorGrid, RawOutputs
 from lucid.structures.detections import Prediction, decode_end_to_end, to_predictions
@@ -17,11 +17,12 @@ from lucid.structures.detections import Prediction, decode_end_to_end, to_predic
 class DetectBranch(nn.Module):
     """Box and class stems of one branch; feature maps to (logits_BAC, distances_BA4), both without activation."""
 
-    def __init__(self, in_channels: Sequence[int], *, num_classes: int) -> None:
+    def __init__(self, in_channels: Sequence[int], *, num_classes: int, box_start: float | None = None) -> None:
         super().__init__()
         self.boxes = make_stems(in_channels, out_channels=4)
         self.classes = make_stems(in_channels, out_channels=num_classes)
-        init_box_prior(self.boxes)
+        if box_start is not None:
+            init_box_start(self.boxes, distance=box_start)
         init_class_prior(self.classes)
 
     def forward(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -36,16 +37,18 @@ class DetectHead(nn.Module):
     Args:
         in_channels: of each level.
         num_classes: C.
+        box_start: distance of each side of a box from its anchor at the start, in strides; None leaves torch's own
+            start near zero, as published. 2.0 learns faster at first: docs/records/2026-11-29-shapes.md.
 
     Source: arXiv:2405.14458 sec. 3.1; arXiv:2606.03748 sec. 3.2.
     """
 
     task = 'detect'
 
-    def __init__(self, in_channels: Sequence[int], *, num_classes: int) -> None:
+    def __init__(self, in_channels: Sequence[int], *, num_classes: int, box_start: float | None = None) -> None:
         super().__init__()
-        self.one_to_many = DetectBranch(in_channels, num_classes=num_classes)
-        self.one_to_one = DetectBranch(in_channels, num_classes=num_classes)
+        self.one_to_many = DetectBranch(in_channels, num_classes=num_classes, box_start=box_start)
+        self.one_to_one = DetectBranch(in_channels, num_classes=num_classes, box_start=box_start)
 
     def forward(self, features: Sequence[Tensor]) -> RawOutputs:
         """Both branches over the maps of all levels."""

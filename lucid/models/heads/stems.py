@@ -52,11 +52,10 @@ def init_class_prior(stems: nn.ModuleList, *, prior: float = 0.01) -> None:
         nn.init.constant_(final.get_parameter('bias'), -math.log((1 - prior) / prior))
 
 
-def init_box_prior(stems: nn.ModuleList, *, distance: float = 2.0) -> None:
+def init_box_start(stems: nn.ModuleList, *, distance: float) -> None:
     """Set the final biases so that every anchor starts with a box of ``distance`` strides to each side.
 
-    From zero, half of the boxes start inverted and get no gradient from their overlap. The start is this project's
-    choice, not the paper's: docs/records/2026-11-29-shapes.md has runs with both.
+    From zero, half of the boxes start inverted and get no gradient from their overlap. This project's own option.
     """
     for stem in stems:
         *_, final = stem.children()

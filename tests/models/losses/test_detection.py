@@ -295,9 +295,13 @@ class TestGradients:
 
 class TestWithTheNetwork:
     @staticmethod
-    def step(classes: int, side: int, batch: int, boxes_per_image: int) -> tuple[nn.Module, dict[str, Tensor]]:
+    def step(
+        classes: int, side: int, batch: int, boxes_per_image: int, **head: Any
+    ) -> tuple[nn.Module, dict[str, Tensor]]:
         torch.manual_seed(0)
-        detector = MODELS.build({'type': 'YOLODetector', 'num_classes': classes}).train()
+        detector = MODELS.build(
+            {'type': 'YOLODetector', 'num_classes': classes, 'head': {'type': 'DetectHead', **head}}
+        ).train()
         images, low = torch.rand(batch, 3, side, side), torch.rand(batch, 8, 2) * side * 0.6
         boxes = torch.cat((low, low + torch.rand(batch, 8, 2) * side * 0.3 + 8), dim=-1)
         valid = (torch.arange(8) < boxes_per_image).expand(batch, 8)
@@ -305,16 +309,14 @@ class TestWithTheNetwork:
         return detector, detector.criterion(detector.network(images), targets, detector.anchor_grid(images))
 
     @pytest.mark.parametrize(('classes', 'side', 'batch', 'usual'), [(80, 640, 2, 7214), (4, 320, 4, 200)])
-    def test_the_first_loss_of_boxes_without_size_has_its_usual_size(
-        self, classes: int, side: int, batch: int, usual: int, monkeypatch: pytest.MonkeyPatch
+    def test_the_first_loss_has_its_usual_size_and_boxes_that_start_with_a_size_a_smaller_one(
+        self, classes: int, side: int, batch: int, usual: int
     ) -> None:
-        """The published figures are of boxes that start with no size; the detector's own start is smaller."""
         with torch.no_grad():
-            own = total(self.step(classes, side, batch, 5)[1])
-            monkeypatch.setattr('lucid.models.heads.detect.init_box_prior', lambda _: None)
             losses = self.step(classes, side, batch, 5)[1]
+            sized = self.step(classes, side, batch, 5, box_start=2.0)[1]
         assert total(losses).item() == pytest.approx(usual, rel=0.1)
-        assert own < total(losses) / 4
+        assert total(sized) < total(losses) / 4
 
     @pytest.mark.parametrize('boxes_per_image', [0, 5])
     def test_every_parameter_has_a_finite_gradient_with_and_without_boxes(self, boxes_per_image: int) -> None:
