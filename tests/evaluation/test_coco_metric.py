@@ -113,7 +113,8 @@ def test_the_truth_as_prediction_scores_exactly_one(tmp_path):
     )
     assert set(result.values()) == {1.0}
     assert len(result) == 8 + 4
-    assert set(result) == {f'coco/{key}' for key in metric.keys()}
+    keys = metric.keys()
+    assert set(result) == {f'coco/{key}' for key in keys}
 
 
 def test_swapped_classes_score_zero(tmp_path):
