@@ -77,7 +77,7 @@ def cfg() -> Config:
         ('train_dataloader.dataset.pipeline.0.prob', 0.5),  # in a list
         ('optim_wrapper.clip_grad.norm_type', 1.0),
         ('work_dir', 'somewhere'),
-        ('model.head', {'type': 'DetectHead'}),
+        ('model.backbone', {'type': 'YOLOBackbone'}),  # declared, and not stated here
         ('model.loss.assigner_o2m.topk', 5),  # of the default class
         ('model.loss.box_gain', 3.0),
         ('model.data_preprocessor.capacity', [32]),
