@@ -19,7 +19,7 @@ OPTIMIZERS = _child('optimizer', root.OPTIMIZERS, 'lucid.engine.optimizers')
 OPTIM_WRAPPERS = _child('optim wrapper', root.OPTIM_WRAPPERS, 'lucid.engine.optim_wrappers')
 # Empty, but without a child of this scope mmengine warns each time it looks here.
 OPTIM_WRAPPER_CONSTRUCTORS = _child('optimizer wrapper constructor', root.OPTIM_WRAPPER_CONSTRUCTORS)
-MODEL_WRAPPERS = _child('model wrapper', root.MODEL_WRAPPERS)
+MODEL_WRAPPERS = _child('model wrapper', root.MODEL_WRAPPERS, 'lucid.engine')
 PARAM_SCHEDULERS = _child('parameter scheduler', root.PARAM_SCHEDULERS, 'lucid.engine.schedulers')
 HOOKS = _child('hook', root.HOOKS, 'lucid.engine.hooks')
 LOOPS = _child('loop', root.LOOPS, 'lucid.engine.loops')
