@@ -35,6 +35,7 @@ class Recording:
         self.released = False
         self.num_replays = 0
         self.parameters: list[nn.Parameter] = []
+        self.num_uses: dict[int, int] = {}  # of each of them in the target, by id
         self.gradients: FlatGradients | None = None
         self._module = module
         self._stand_ins = StandIns(module)
@@ -48,6 +49,7 @@ class Recording:
         self._differentiable: list[int] = []  # which outputs
         self._grad_outputs: list[Tensor] = []
         self._reach: list[frozenset[int]] = []  # per differentiable output: positions among inputs and parameters
+        self._by_read: dict[tuple[bool, ...], tuple[int, ...]] = {}
         self._outside: list[Tensor] = []
 
     def warm_up(self) -> None:
@@ -112,18 +114,24 @@ class Recording:
         """
         assert self.gradients is not None
         self.pool.before_backward()
-        reached: set[int] = set()
+        read = tuple(grads[i] is not None for i in self._differentiable)
         with torch.no_grad():
-            for buffer, reach, i in zip(self._grad_outputs, self._reach, self._differentiable, strict=True):
+            for buffer, i in zip(self._grad_outputs, self._differentiable, strict=True):
                 grad = grads[i]
                 if grad is None:
                     buffer.zero_()
                 else:
                     buffer.copy_(grad)
-                    reached |= reach
             self._backward.replay()
-            views = self.pool.ownership.hand_out(self.gradients, sorted(reached))
-        return [views.get(i) for i in range(len(self._input_positions) + len(self.parameters))]
+            views = self.pool.ownership.hand_out(self.gradients, self._reached(read))
+        return list(map(views.get, range(len(self._input_positions) + len(self.parameters))))
+
+    def _reached(self, read: tuple[bool, ...]) -> tuple[int, ...]:
+        """Positions that the outputs reach whose gradients were read."""
+        if read not in self._by_read:
+            reach = frozenset[int]().union(*(reach for reach, has in zip(self._reach, read, strict=True) if has))
+            self._by_read[read] = tuple(sorted(reach))
+        return self._by_read[read]
 
     def copies(self) -> list[Tensor]:
         """The outputs of the last replay in memory of their own: the next replay writes the static ones."""
@@ -173,15 +181,15 @@ class Recording:
         """Find what each output reaches; the static inputs that require a gradient, then the stand-ins reached."""
         self._differentiable = [i for i, output in enumerate(outputs) if output.requires_grad]
         inputs = [self._statics[i] for i in self._input_positions]
-        leaves = [dict(leaves_of(outputs[i])) for i in self._differentiable]
-        for leaf, num_uses in {key: item for found in leaves for key, item in found.items()}.values():
+        reached = leaves_of(outputs[i] for i in self._differentiable)
+        for leaf, num_uses in reached.values():
             self._check_leaf(leaf, num_uses, inputs)
-        reached = {key for found in leaves for key in found}
         pairs = [pair for pair in self._stand_ins.pairs if id(pair[0]) in reached]
         self.parameters = [parameter for _, parameter in pairs]
+        self.num_uses = {id(parameter): reached[id(stand_in)][1] for stand_in, parameter in pairs}
         wanted = [*inputs, *(stand_in for stand_in, _ in pairs)]
         position = {id(tensor): i for i, tensor in enumerate(wanted)}
-        self._reach = [frozenset(position[key] for key in found) for found in leaves]
+        self._reach = [frozenset(position[key] for key in leaves_of([outputs[i]])) for i in self._differentiable]
         return wanted if self._differentiable else []
 
     def _check_leaf(self, leaf: Tensor, num_uses: int, inputs: Sequence[Tensor]) -> None:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from lucid.capture import BackwardError, Pool
-from lucid.capture.gradients import Adopt, copy_out
+from lucid.capture import BackwardError, Pool, RecordingError
+from lucid.capture.ownership import Adopt, copy_out
 from lucid.capture.recording import Recording
 
 MODES = ('clone', 'adopt')
@@ -306,6 +306,52 @@ def test_tied_weights_equal_eager(graph, kit):
     found, region = both(kit, graph, kit.images(4), model=model, accumulate=2)
     assert found is None, str(found)
     graph.replays(region, 4)
+
+
+class TiedOutside(nn.Module):
+    """A weight that the target uses ``inside`` times, and another module once more."""
+
+    def __init__(self, inside: int) -> None:
+        super().__init__()
+        shared = nn.Linear(24, 24, bias=False)
+        self.target = nn.Sequential(*[layer for _ in range(inside) for layer in (shared, nn.Tanh())])
+        self.outside = nn.Linear(24, 24, bias=False)
+        self.outside.weight = shared.weight
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.outside(self.target(rows)).square().sum()
+
+
+def _tied_gradients(graph, kit, inside, *, unguarded=False):
+    torch.manual_seed(3)
+    reference, candidate = kit.pair(graph, TiedOutside(inside))
+    region = graph.capture(candidate, 'target')
+    if unguarded:
+        region._outside = frozenset()
+    rows = torch.randn(7, 24).to(graph.device)
+    for model in (reference, candidate):
+        model(rows).backward()
+    return reference.outside.weight.grad, candidate.outside.weight.grad, region
+
+
+def test_a_weight_used_once_inside_and_once_outside_the_target_has_the_sum_of_eager(graph, kit):
+    expected, found, region = _tied_gradients(graph, kit, inside=1)
+    assert torch.equal(expected, found)
+    graph.replays(region, 1)
+
+
+def test_a_weight_used_twice_inside_and_once_outside_the_target_is_refused_by_name(captured, kit):
+    with pytest.raises(
+        RecordingError, match=r'parameter 0\.weight is used 2 times in the target'
+    ):
+        _tied_gradients(captured, kit, inside=2)
+
+
+def test_control_without_the_refusal_the_sum_is_taken_in_another_order(captured, kit):
+    expected, found, region = _tied_gradients(captured, kit, inside=2, unguarded=True)
+    captured.replays(region, 1)
+    assert not torch.equal(expected, found)
+    torch.testing.assert_close(expected, found)
 
 
 def test_a_second_backward_is_refused_by_name(captured, kit):
