@@ -34,6 +34,7 @@ def capture(
         state = parts.state(module, device)
         try:
             recording = parts.recording(module, leaves, signature, pool)
+            recording.node.outside = outside
             try:
                 recording.warm_up()
                 state.check()

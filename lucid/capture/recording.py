@@ -1,22 +1,20 @@
 """One recording: the static buffers and the two graphs of one signature, and the autograd node of a replay."""
 
-from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten
 
-from lucid.capture.errors import BackwardError, RecordingError
+from lucid.capture.errors import RecordingError
 from lucid.capture.gradients import FlatGradients
 from lucid.capture.graph import was_caching
 from lucid.capture.leaves import StandIns, leaves_of
+from lucid.capture.node import ReplayNode
 from lucid.capture.operators import Inspector
 from lucid.capture.pool import Pool
 from lucid.capture.signature import CONSTANTS, Signature, static_like, unflatten
-
-_version: Callable[[Tensor], int] = attrgetter('_version')
 
 
 class Recording:
@@ -37,6 +35,7 @@ class Recording:
         self.parameters: list[nn.Parameter] = []
         self.num_uses: dict[int, int] = {}  # of each of them in the target, by id
         self.gradients: FlatGradients | None = None
+        self.node = ReplayNode()
         self._module = module
         self._stand_ins = StandIns(module)
         self._statics = [static_like(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
@@ -99,7 +98,7 @@ class Recording:
         self.num_replays += 1
         if self.gradients is not None:
             inputs = [leaves[i] for i in self._input_positions]
-            outputs = list(_Replay.apply(self, outputs, *inputs, *self.parameters))
+            outputs = self.node.attach(self, outputs, inputs)
         assert self._structure is not None
         tensors = iter(outputs)
         num_leaves = len(outputs) + len(self._constants)
@@ -144,6 +143,7 @@ class Recording:
     def release(self) -> None:
         """Give the graphs back; a backward that still waits raises."""
         self.released = True
+        self.node.release()
         self._forward.release()
         self._backward.release()
 
@@ -203,43 +203,3 @@ class Recording:
                 'autocast, which adds its gradients in low precision',
                 'build autocast with cache_enabled=False',
             )
-
-
-def _versions(tensors: Iterable[Tensor]) -> int:
-    """Rises whenever one of the tensors is written in place."""
-    return sum(map(_version, tensors))
-
-
-class _Replay(torch.autograd.Function):
-    """The autograd node of a replayed forward; ``outputs`` are its results, computed before."""
-
-    @staticmethod
-    def forward(ctx: Any, recording: Recording, outputs: list[Tensor], *_: Tensor) -> tuple[Tensor, ...]:
-        ctx.recording = recording
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*recording.non_differentiable(outputs))
-        ctx.versions = _versions(recording.parameters)
-        recording.pool.hold(ctx)
-        return tuple(outputs)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        recording: Recording | None = ctx.recording
-        if torch.is_grad_enabled():
-            raise BackwardError('create_graph through a replayed region', 'leave the region out of the capture')
-        if recording is not None and recording.released:
-            raise BackwardError(
-                'the region was released, or its recording retired, before this backward', 'call backward before'
-            )
-        if recording is None or not recording.pool.settle(ctx):
-            raise BackwardError(
-                'a second backward through a replayed region: the first one may have overwritten its activations',
-                'sum the losses and call backward once, or leave the region out of the capture',
-            )
-        ctx.recording = None  # a loss that is kept for later must not keep the graphs
-        if ctx.versions != _versions(recording.parameters):
-            raise BackwardError(
-                'a parameter was written in place between the forward and the backward of a replayed region',
-                'call backward before the optimizer steps',
-            )
-        return (None, None, *recording.replay_backward(grads))
