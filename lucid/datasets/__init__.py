@@ -3,6 +3,7 @@
 from lucid.datasets.coco import CocoDataset, GroundTruth
 from lucid.datasets.collate import detection_collate
 from lucid.datasets.images import ImageError, read_image
+from lucid.datasets.problems import DataError, Problem, Problems
 from lucid.datasets.sample import Sample
 from lucid.datasets.samplers import EpochSampler, SampleKey
 from lucid.datasets.shapes import ShapesDataset
@@ -10,12 +11,15 @@ from lucid.datasets.transforms import HorizontalFlip, Letterbox, Mosaic, RandomA
 
 __all__ = [
     'CocoDataset',
+    'DataError',
     'EpochSampler',
     'GroundTruth',
     'HorizontalFlip',
     'ImageError',
     'Letterbox',
     'Mosaic',
+    'Problem',
+    'Problems',
     'RandomAffine',
     'RandomHSV',
     'Sample',

@@ -50,7 +50,7 @@ class CocoDataset(Dataset[Sample]):
 
     Attributes: ``classes``; ``metainfo`` (classes, annotation_file); ``category_ids``, the id of each class in the
     file; ``keypoint_names``; ``annotation_file``; ``image_ids``, int64; ``files``, an array of paths; ``problems``,
-    what was left out, counted by kind.
+    what was left out, counted by kind; ``findings``, each ``Problem`` of it.
 
     Args:
         data_root: Folder of the data set.
@@ -67,7 +67,8 @@ class CocoDataset(Dataset[Sample]):
         cache_mb: Megabytes of decoded images to keep in memory.
 
     Raises:
-        ValueError: Files are missing or ambiguous, or data is bad and ``on_bad`` does not leave it out.
+        ValueError: Files are missing or ambiguous.
+        DataError: A ValueError with all ``problems``: data is bad and ``on_bad`` does not leave it out.
     """
 
     def __init__(
@@ -97,9 +98,10 @@ class CocoDataset(Dataset[Sample]):
         files = [str(folder / image.file_name) for image in content.images]
         sizes = np.array([(image.height, image.width) for image in content.images], dtype=np.int32)
         for index, error in ImageStore(files, sizes).errors(decode=on_bad == 'skip_image').items():
-            problems.add(error.kind, str(error), image=index)
+            problems.add(error.kind, str(error).removeprefix(f'{files[index]}: '), place=files[index], image=index)
         problems.settle(str(self.annotation_file))
         self.problems = problems.counts()
+        self.findings = tuple(problems.found)
 
         # One array each: lists of strings and integers would be copied into every worker, count by count.
         self._rows = np.flatnonzero(~problems.bad_images(len(files)))

@@ -73,7 +73,8 @@ def read_coco(path: Path, *, targets: Sequence[str], problems: Problems) -> Coco
         except AnnotationError as bad:
             where = f'of image {images[index].file_name}' if index >= 0 else 'of no listed image'
             name = entry.get('id', f'at position {position}') if isinstance(entry, dict) else f'at position {position}'
-            problems.add(bad.kind, f'{path.name}: annotation {name} {where}: {bad}', image=index, annotation=position)
+            place = f'{path.name}: annotation {name} {where}'
+            problems.add(bad.kind, str(bad), place=place, image=index, annotation=position)
     return CocoFile(categories, images, pack(rows, len(images), targets, len(categories.keypoints)))
 
 

@@ -1,6 +1,7 @@
 """What is wrong with a data set: collected while it is read, then refused or left out."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,19 +16,37 @@ class Problem(NamedTuple):
     """One thing that is wrong.
 
     kind:       one word for counting, such as ``empty_box``
-    image:      index of the image, -1 for none of them
-    annotation: index of the annotation, -1 where the image itself is at fault
-    message:    names file and annotation, and says what is wrong with it
+    place:      file, and line or annotation in it, such as ``train.json: annotation 7 of image a.jpg``
+    text:       what is wrong there
+    image:      index of the image in its file or list, -1 for none of them
+    annotation: index of the annotation, -1 where an image or a label file as a whole is at fault
     """
 
     kind: str
+    place: str
+    text: str
     image: int
     annotation: int
-    message: str
+
+    @property
+    def message(self) -> str:
+        """Place and text in one line."""
+        return f'{self.place}: {self.text}'
+
+
+class DataError(ValueError):
+    """A data set that its policy refuses.
+
+    problems: all that was found, those that the policy would leave out included
+    """
+
+    def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
 
 
 class Problems:
-    """The problems of one data set and what is done about them.
+    """The problems of one data set and what is done about them; ``found`` lists them all, in the order of discovery.
 
     Args:
         policy: ``'error'`` refuses the data set; ``'skip_box'`` leaves out bad annotations, and refuses it for bad
@@ -43,9 +62,9 @@ class Problems:
         self.policy = policy
         self.found: list[Problem] = []
 
-    def add(self, kind: str, message: str, *, image: int = -1, annotation: int = -1) -> None:
+    def add(self, kind: str, text: str, *, place: str, image: int = -1, annotation: int = -1) -> None:
         """Note a problem; nothing is refused yet."""
-        self.found.append(Problem(kind, image, annotation, message))
+        self.found.append(Problem(kind, place, text, image, annotation))
 
     def counts(self) -> dict[str, int]:
         """Number of problems per kind."""
@@ -58,7 +77,7 @@ class Problems:
             source: The annotation file, for the message.
 
         Raises:
-            ValueError: Names the first problems, the counts per kind, and the remedy.
+            DataError: Names the first problems, the counts per kind, and the remedy.
         """
         if not self.found:
             return
@@ -75,9 +94,10 @@ class Problems:
         if len(refused) > SHOWN:
             lines.append(f'... and {len(refused) - SHOWN} more')
         policies = "'skip_image'" if self.policy == 'skip_box' else "'skip_box' or 'skip_image'"
-        raise ValueError(
+        raise DataError(
             '\n  '.join([f'{source} has bad data ({counts}):', *lines])
-            + f'\ncorrect the files, or set on_bad={policies} to leave out what is bad'
+            + f'\ncorrect the files, or set on_bad={policies} to leave out what is bad',
+            self.found,
         )
 
     def bad_images(self, num_images: int) -> NDArray[np.bool_]:
