@@ -123,6 +123,12 @@ class CocoDataset(Dataset[Sample]):
         """Number of usable images."""
         return len(self.files)
 
+    @property
+    def num_rings(self) -> int | None:
+        """Polygon rings of all objects; None where polygons were not asked for."""
+        offsets = self._annotations.ring_offsets_R1
+        return None if offsets is None else len(offsets) - 1
+
     def __getitem__(self, key: int | SampleKey) -> Sample:
         key = SampleKey.of(key)
         sample = self.read(key.index)
