@@ -9,6 +9,8 @@ from mmengine.logging import print_log
 from numpy.typing import NDArray
 
 POLICIES = ('error', 'skip_box', 'skip_image')
+REPORT = 'report'
+"""Policy of tools that look at bad data: nothing is refused, bad images stay; no word for training."""
 SHOWN = 5
 
 
@@ -20,6 +22,7 @@ class Problem(NamedTuple):
     text:       what is wrong there
     image:      index of the image in its file or list, -1 for none of them
     annotation: index of the annotation, -1 where an image or a label file as a whole is at fault
+    box:        what the annotation states, xyxy, pixels, to be drawn; None where it states no four numbers
     """
 
     kind: str
@@ -27,11 +30,16 @@ class Problem(NamedTuple):
     text: str
     image: int
     annotation: int
+    box: tuple[float, float, float, float] | None = None
 
     @property
     def message(self) -> str:
         """Place and text in one line."""
         return f'{self.place}: {self.text}'
+
+    def refused_by(self, policy: str) -> bool:
+        """Whether a data set with this problem is refused under a policy."""
+        return policy == 'error' or (policy == 'skip_box' and self.annotation < 0)
 
 
 class DataError(ValueError):
@@ -50,21 +58,30 @@ class Problems:
 
     Args:
         policy: ``'error'`` refuses the data set; ``'skip_box'`` leaves out bad annotations, and refuses it for bad
-            images; ``'skip_image'`` leaves out every image with a problem.
+            images; ``'skip_image'`` leaves out every image with a problem; ``'report'`` is for tools.
 
     Raises:
         ValueError: Another policy.
     """
 
     def __init__(self, policy: str) -> None:
-        if policy not in POLICIES:
+        if policy not in (*POLICIES, REPORT):
             raise ValueError(f'on_bad={policy!r} is no policy; choose one of {", ".join(POLICIES)}')
         self.policy = policy
         self.found: list[Problem] = []
 
-    def add(self, kind: str, text: str, *, place: str, image: int = -1, annotation: int = -1) -> None:
+    def add(
+        self,
+        kind: str,
+        text: str,
+        *,
+        place: str,
+        image: int = -1,
+        annotation: int = -1,
+        box: tuple[float, float, float, float] | None = None,
+    ) -> None:
         """Note a problem; nothing is refused yet."""
-        self.found.append(Problem(kind, place, text, image, annotation))
+        self.found.append(Problem(kind, place, text, image, annotation, box))
 
     def counts(self) -> dict[str, int]:
         """Number of problems per kind."""
@@ -79,13 +96,9 @@ class Problems:
         Raises:
             DataError: Names the first problems, the counts per kind, and the remedy.
         """
-        if not self.found:
+        if not self.found or self.policy == REPORT:
             return
-        refused = [
-            problem
-            for problem in self.found
-            if self.policy == 'error' or (self.policy == 'skip_box' and problem.annotation < 0)
-        ]
+        refused = [problem for problem in self.found if problem.refused_by(self.policy)]
         counts = ', '.join(f'{number} {kind}' for kind, number in sorted(self.counts().items()))
         if not refused:
             print_log(f'{source}: {self.policy} leaves out: {counts}', 'current', 30)
