@@ -1,9 +1,11 @@
 """Data sets, transforms, samplers and collation: everything before the batch, on the host."""
 
-from lucid.datasets.coco import CocoDataset, GroundTruth
+from lucid.datasets.coco import CocoDataset
 from lucid.datasets.collate import detection_collate
+from lucid.datasets.detection import DetectionDataset, GroundTruth
 from lucid.datasets.images import ImageError, read_image
 from lucid.datasets.problems import DataError, Problem, Problems
+from lucid.datasets.repeat_factor import RepeatFactorSampler
 from lucid.datasets.sample import Sample
 from lucid.datasets.samplers import EpochSampler, SampleKey
 from lucid.datasets.shapes import ShapesDataset
@@ -12,6 +14,7 @@ from lucid.datasets.transforms import HorizontalFlip, Letterbox, Mosaic, RandomA
 __all__ = [
     'CocoDataset',
     'DataError',
+    'DetectionDataset',
     'EpochSampler',
     'GroundTruth',
     'HorizontalFlip',
@@ -22,6 +25,7 @@ __all__ = [
     'Problems',
     'RandomAffine',
     'RandomHSV',
+    'RepeatFactorSampler',
     'Sample',
     'SampleKey',
     'ShapesDataset',

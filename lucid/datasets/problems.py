@@ -1,12 +1,14 @@
 """What is wrong with a data set: collected while it is read, then refused or left out."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from mmengine.logging import print_log
 from numpy.typing import NDArray
+
+from lucid.datasets.images import ImageError
 
 POLICIES = ('error', 'skip_box', 'skip_image')
 REPORT = 'report'
@@ -82,6 +84,16 @@ class Problems:
     ) -> None:
         """Note a problem; nothing is refused yet."""
         self.found.append(Problem(kind, place, text, image, annotation, box))
+
+    def add_images(self, errors: Mapping[int, ImageError], files: Sequence[str]) -> None:
+        """Note what is wrong with image files.
+
+        Args:
+            errors: By index of the image.
+            files: Paths of all images.
+        """
+        for index, error in errors.items():
+            self.add(error.kind, str(error).removeprefix(f'{files[index]}: '), place=files[index], image=index)
 
     def counts(self) -> dict[str, int]:
         """Number of problems per kind."""

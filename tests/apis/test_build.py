@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 from lucid.apis import ConfigError, build_runner, complete, load_config
 from lucid.apis.data import build_dataloader, check_agreement, settle_classes
-from lucid.datasets import CocoDataset
+from lucid.datasets import DetectionDataset
 
 CONFIG = Path(__file__).parents[2] / 'configs' / 'yolo_capture.py'
 Make = Callable[..., Config]
@@ -64,13 +64,13 @@ class TestBuildRunner:
         cfg = complete(tiny())
         build_runner(cfg, mode='train')  # writes the images
         built: list[str] = []
-        init = CocoDataset.__init__
+        init = DetectionDataset.__init__
 
-        def spy(self: CocoDataset, *args: Any, **kwargs: Any) -> None:
-            built.append(kwargs['split'])
+        def spy(self: DetectionDataset, *args: Any, **kwargs: Any) -> None:
+            built.append(args[0].source.parent.name)
             init(self, *args, **kwargs)
 
-        monkeypatch.setattr(CocoDataset, '__init__', spy)
+        monkeypatch.setattr(DetectionDataset, '__init__', spy)
         runner = build_runner(cfg, mode='train')
         _ = runner.train_loop, runner.val_loop
         assert built == ['train', 'val']

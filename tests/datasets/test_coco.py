@@ -210,7 +210,7 @@ def test_missing_and_empty_images_are_found_at_the_start(coco):
         ('{"images": [], "annotations": [], "categories": [{"id": 1, "name": "a"}]}', 'lists no images'),
         (
             '{"images": [{"id": 1, "file_name": "a"}], "annotations": [], "categories": [{"id": 1, "name": "a"}]}',
-            'position 0 needs .*height.*add them',
+            'position 0: needs .*height.*add them',
         ),
     ],
 )
@@ -224,13 +224,13 @@ def test_an_unusable_file_is_refused_by_name(coco, content, message):
 @pytest.mark.parametrize(
     ('part', 'change', 'message'),
     [
-        ('images', {'id': float('inf')}, r'image at position 1 needs .*inf is no whole number'),
-        ('images', {'id': NAN}, r'image at position 1 needs .*nan is no whole number'),
-        ('images', {'id': 10**400}, 'image at position 1 needs .*10000.* is no whole number'),
-        ('images', {'id': 1e300}, 'image at position 1 needs '),
-        ('images', {'height': float('-inf')}, 'image at position 1 needs '),
-        ('images', {'height': 2**31}, r'image b\.png is 30x2147483648 pixels; correct its size'),
-        ('images', None, 'image at position 1 needs '),
+        ('images', {'id': float('inf')}, r'image at position 1: needs .*inf is no whole number'),
+        ('images', {'id': NAN}, r'image at position 1: needs .*nan is no whole number'),
+        ('images', {'id': 10**400}, 'image at position 1: needs .*10000.* is no whole number'),
+        ('images', {'id': 1e300}, 'image at position 1: needs '),
+        ('images', {'height': float('-inf')}, 'image at position 1: needs '),
+        ('images', {'height': 2**31}, r'image b\.png: is 30x2147483648 pixels; correct its size'),
+        ('images', None, 'image at position 1: needs '),
         ('categories', {'id': float('inf')}, 'category at position 1 needs '),
         ('categories', {'keypoints': 5}, 'category at position 1 needs .*keypoints are 5'),
         ('categories', {'keypoints': 'nose'}, "category at position 1 needs .*keypoints are 'nose'"),
@@ -277,7 +277,7 @@ def test_ids_that_occur_twice_are_refused(coco):
 def test_unknown_words_are_refused_with_the_known_ones(coco):
     with pytest.raises(ValueError, match="on_bad='ignore' is no policy; choose one of error, skip_box, skip_image"):
         build(coco(), on_bad='ignore')
-    with pytest.raises(ValueError, match=r"\['masks'\]; choose from boxes, polygons"):
+    with pytest.raises(ValueError, match=r"\['masks'\], which the layout coco does not hold; choose from boxes"):
         build(coco(), targets=['masks'])
     with pytest.raises(ValueError, match='must be a side in pixels'):
         build(coco(), image_size=(1, 2, 3))
