@@ -4,6 +4,7 @@ from lucid.engine.hooks.branch_weight import BranchWeightHook
 from lucid.engine.hooks.capture import CaptureHook
 from lucid.engine.hooks.checkpoint import CheckpointHook
 from lucid.engine.hooks.deferred_info import DeferredInfoHook, NonFiniteLossError
+from lucid.engine.hooks.early_stopping import EarlyStoppingHook
 from lucid.engine.hooks.ema import EMAHook
 from lucid.engine.hooks.environment import EnvironmentHook
 from lucid.engine.hooks.progress import ProgressHook
@@ -16,6 +17,7 @@ __all__ = [
     'CheckpointHook',
     'DeferredInfoHook',
     'EMAHook',
+    'EarlyStoppingHook',
     'EnvironmentHook',
     'NonFiniteLossError',
     'ProgressHook',
