@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from lucid.datasets.annotations import pack
-from lucid.datasets.content import Content
+from lucid.datasets.content import KINDS, Content
 from lucid.datasets.images import ImageStore
 from lucid.datasets.problems import DataError, Problems
 from lucid.datasets.sample import Sample
@@ -112,9 +112,11 @@ class DetectionDataset(Dataset[Sample]):
 
     @property
     def num_rings(self) -> int | None:
-        """Polygon rings of all objects; None where polygons were not asked for."""
+        """Polygon rings of all objects, 0 where the layout holds none; None where they were not asked for."""
         offsets = self._annotations.ring_offsets_R1
-        return None if offsets is None else len(offsets) - 1
+        if offsets is None:
+            return None if 'polygons' in KINDS[self.layout] else 0
+        return len(offsets) - 1
 
     def __getitem__(self, key: int | SampleKey) -> Sample:
         key = SampleKey.of(key)
