@@ -11,7 +11,7 @@ from mmengine.registry import init_default_scope
 from torch.utils.data import Dataset
 
 from lucid.apis.batch import settle_batch
-from lucid.apis.data import build_dataloader, build_dataset, check_agreement, settle_classes
+from lucid.apis.data import build_dataloader, build_dataset, build_metric, check_agreement, settle_classes
 from lucid.apis.options import apply_options
 from lucid.apis.remarks import log_remarks
 from lucid.apis.signatures import nearest, signature_of
@@ -239,16 +239,17 @@ def _check_log_level(cfg: Config) -> None:
 def _evaluation(cfg: Config, dataset: Dataset, *, name: str, source: str, seed: int) -> dict[str, Any]:
     _require(cfg, f'{source}_evaluator')
     evaluator = cfg[f'{source}_evaluator']
-    for metric in evaluator if isinstance(evaluator, list | tuple) else [evaluator]:
+    metrics = evaluator if isinstance(evaluator, list | tuple) else [evaluator]
+    for metric in metrics:
         takes = signature_of(METRICS.get(metric['type'])).names
-        if 'ann_file' in takes and metric.get('ann_file') is None and hasattr(dataset, 'annotation_file'):
+        if 'ann_file' in takes and metric.get('ann_file') is None and getattr(dataset, 'annotation_file', None):
             metric['ann_file'] = str(dataset.annotation_file)
     return {
         f'{name}_dataloader': build_dataloader(
             cfg[f'{source}_dataloader'], dataset=dataset, seed=seed, name=f'{source}_dataloader'
         ),
         f'{name}_cfg': cfg.get(f'{name}_cfg') or {'type': f'{name.capitalize()}Loop'},
-        f'{name}_evaluator': copied(cfg)[f'{source}_evaluator'],
+        f'{name}_evaluator': [build_metric(metric, dataset) for metric in metrics],
     }
 
 

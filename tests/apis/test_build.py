@@ -21,7 +21,7 @@ class Named(Dataset):
     def __init__(self, *classes: str, ids: tuple[int, ...] = ()) -> None:
         self.classes = classes
         self.category_ids = ids or tuple(range(1, len(classes) + 1))
-        self.annotation_file = f'{"".join(classes)}.json'
+        self.source = f'{"".join(classes)}.json'
 
 
 class TestLoadConfig:
