@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from faster_coco_eval import COCO, COCOeval_faster
 from mmengine.evaluator import BaseMetric
 from mmengine.logging import print_log
 
@@ -27,10 +26,11 @@ class CocoMetric(BaseMetric):
 
     Returned keys: ``mAP``, ``mAP50``, ``mAP75``, ``mAP_s``, ``mAP_m``, ``mAP_l``, ``AR``, ``recall50``, and per class
     ``AP/<name>`` and ``AP50/<name>``, in 0..1; those of the path ``nms`` begin with ``nms/``, and only the first of
-    ``paths`` has figures per class (the table shows all). What has no ground truth is NaN and enters no mean. AP and AR count the
-    best ``max_detections`` of a class and image: COCO's own figure is 100. ``recall50`` is the share of all boxes that
-    a detection of their class found at IoU 0.5, among up to ``recall_detections``: all that an end-to-end head gives.
-    Crowd boxes are ignored regions. Only images that were predicted are evaluated; a warning says how many were not.
+    ``paths`` has figures per class (the table shows all). What has no ground truth is NaN and enters no mean. AP and
+    AR count the best ``max_detections`` of a class and image: COCO's own figure is 100. ``recall50`` is the share of
+    all boxes that a detection of their class found at IoU 0.5, among up to ``recall_detections``: all that an
+    end-to-end head gives. Crowd boxes are ignored regions. Only images that were predicted are evaluated; a warning
+    says how many were not.
 
     Source: COCO, arXiv:1405.0312; the recall grid is exact hundredths.
 
@@ -54,6 +54,7 @@ class CocoMetric(BaseMetric):
         self,
         *,
         ann_file: str | Path | Mapping[str, Any] | None = None,
+        paths: Sequence[str] = ('one_to_one',),
         max_detections: int = 100,
         recall_detections: int = 300,
         outfile: str | Path | None = None,
@@ -151,7 +152,7 @@ class CocoMetric(BaseMetric):
     def reports(
         self, *, num_worst: int = 8, confusion_rule: tuple[float, float] = (0.25, 0.5)
     ) -> list[EvaluationReport]:
-        """What the last evaluation tells beyond its figures, per path; none before one, and on other ranks than the first.
+        """What the last evaluation tells beyond its figures, per path; nothing before one, and on ranks but the first.
 
         Args:
             num_worst: Images listed at most.
@@ -189,7 +190,8 @@ class CocoMetric(BaseMetric):
         """Log the table of all paths side by side, and return its figures by key."""
         names = _names(self.ground_truth)
         images, first = self._evaluated[self.paths[0]]
-        columns, summary = {'images': first.images_K, 'boxes': first.boxes_K}, {}
+        columns = {'images': first.images_K, 'boxes': first.boxes_K}
+        summary: dict[str, float] = {}
         for path, (_, found) in self._evaluated.items():
             prefix = _prefix(path)
             columns |= {f'{prefix}AP': found.ap_K, f'{prefix}AP50': found.ap50_K}
