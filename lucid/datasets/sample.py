@@ -99,7 +99,8 @@ class Sample:
     def clipped(self, window: Window, *, min_side: float, min_visible: float) -> 'Sample':
         """Cut boxes and polygons to a window, and drop the objects of which too little is left, in every kind.
 
-        Rotated boxes and keypoints of kept objects stay as they are, even outside.
+        Where polygons are known, the box of a cut object is that of the part inside, and one whose box alone reaches
+        inside is dropped. Rotated boxes and keypoints of kept objects stay as they are, even outside.
 
         Args:
             window: xyxy, pixels of ``image``.
@@ -110,12 +111,15 @@ class Sample:
             The sample with the rows that are left.
         """
         boxes = clip_boxes(self.boxes, window)
-        sides = boxes[:, 2:] - boxes[:, :2]
-        keep = (sides >= min_side).all(axis=1) & (box_areas(boxes) >= min_visible * box_areas(self.boxes))
-        kept = replace(self, boxes=boxes).selected(keep)
-        if kept.polygons is not None:
-            kept.polygons = [clip_rings(rings, window) for rings in kept.polygons]
-        return kept
+        keep = box_areas(boxes) >= min_visible * box_areas(self.boxes)
+        polygons = None if self.polygons is None else [clip_rings(rings, window) for rings in self.polygons]
+        for row, (whole, inside) in enumerate(zip(self.polygons or (), polygons or (), strict=True)):
+            if whole and not inside:
+                keep[row] = False
+            elif whole:
+                boxes[row] = _cut(boxes[row], rings_envelope(whole), rings_envelope(inside))
+        keep &= (boxes[:, 2:] - boxes[:, :2] >= min_side).all(axis=1)
+        return replace(self, boxes=boxes, polygons=polygons).selected(keep)
 
     def covered(self, mask: Mask, *, min_side: float, min_visible: float) -> 'Sample':
         """Cut what lies behind a mask from boxes and polygons, and drop the objects of which too little is seen.
@@ -143,9 +147,7 @@ class Sample:
             if part.share < min_visible or part.envelope is None:
                 keep[row] = False
                 continue
-            # Where the object's own border is seen, the box keeps its side, which is more exact than whole pixels.
-            cut = clip_boxes(boxes[row], tuple(part.envelope.tolist()))
-            boxes[row] = np.where(part.envelope == part.whole, boxes[row], cut)
+            boxes[row] = _cut(boxes[row], part.whole, part.envelope)
             keep[row] = (boxes[row, 2:] - boxes[row, :2] >= min_side).all()
             if polygons is not None and rings:
                 polygons[row] = part.rings
@@ -176,6 +178,15 @@ class Sample:
             keypoints=None if self.keypoints is None else np.concatenate([part.keypoints for part in parts]),
             polygons=None if self.polygons is None else [rings for part in parts for rings in part.polygons or ()],
         )
+
+
+def _cut(box: Float32, whole: Float32, left: Float32) -> Float32:
+    """Move the sides of a box (4,) in to what is left of its object, from the envelopes of all of it and of that part.
+
+    A side on which nothing was cut keeps its value: the box may be more exact than the outline.
+    """
+    x1, y1, x2, y2 = left.tolist()
+    return np.where(left == whole, box, clip_boxes(box, (x1, y1, x2, y2)))
 
 
 class _Part(NamedTuple):

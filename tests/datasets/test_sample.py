@@ -1,4 +1,4 @@
-"""What happens to targets behind something that was put in front of them."""
+"""What happens to targets at the border of a window, and behind something that was put in front of them."""
 
 import numpy as np
 import pytest
@@ -103,3 +103,30 @@ def test_nothing_covers_nothing(paint):
     assert len(sample.covered(np.ones((40, 60), bool), **RULES).boxes) == 0
     outside = paint((40, 60), [upright(70, 10, 90, 20)], [0])
     np.testing.assert_array_equal(outside.covered(np.ones((40, 60), bool), **RULES).boxes, outside.boxes)
+
+
+def test_the_box_of_a_slanted_object_that_is_cut_is_that_of_the_part_inside(paint):
+    # A square on its tip around (20, 20): corners at x = 10 and 30. Inside x <= 15 it is a triangle of height 5.
+    sample = paint((40, 60), [(20, 20, 200**0.5, 200**0.5, np.pi / 4)], [0])
+    window = (0.0, 0.0, 15.0, 40.0)
+    np.testing.assert_allclose(sample.clipped(window, **RULES).boxes, [[10, 15, 15, 25]], atol=1e-4)
+    # Without polygons nobody knows: the box is cut alone.
+    sample.polygons = None
+    np.testing.assert_allclose(sample.clipped(window, **RULES).boxes, [[10, 10, 15, 30]], atol=1e-4)
+
+
+def test_an_object_whose_box_alone_reaches_inside_is_dropped(paint):
+    # The tips are the middles of the box's sides: its corner at (10, 10) is empty.
+    sample = paint((40, 60), [(20, 20, 200**0.5, 200**0.5, np.pi / 4), upright(0, 0, 8, 8)], [0, 1])
+    window = (0.0, 0.0, 14.0, 14.0)
+    assert sample.clipped(window, min_side=2, min_visible=0.01).labels.tolist() == [1]
+    sample.polygons[0] = []
+    assert sample.clipped(window, min_side=2, min_visible=0.01).labels.tolist() == [0, 1]
+
+
+def test_what_is_wholly_inside_keeps_a_box_that_is_not_its_outlines(paint):
+    sample = paint((40, 60), [upright(10, 10, 30, 20)], [0])
+    sample.boxes = np.array([[9.5, 9, 31, 22]], np.float32)
+    np.testing.assert_array_equal(sample.clipped((0, 0, 60, 40), **RULES).boxes, sample.boxes)
+    # On the right it is cut, on the other sides it keeps what it had.
+    np.testing.assert_array_equal(sample.clipped((0, 0, 25, 40), **RULES).boxes, [[9.5, 9, 25, 22]])
