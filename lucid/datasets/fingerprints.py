@@ -4,7 +4,7 @@ Shape suffixes: A, B images of two splits, D values of a thumbnail.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from pathlib import Path
@@ -161,7 +161,7 @@ def shared(
 
 
 def duplicates(
-    splits: dict[str, tuple[Sequence[str], Sequence[Fingerprint]]],
+    splits: Mapping[str, tuple[Sequence[str], Sequence[Fingerprint]]],
 ) -> dict[tuple[str, str], list[Duplicate]]:
     """All duplicates, by pair of splits; a pair of the same name twice holds those inside the split."""
     inside = {(name, name): repeated(*split) for name, split in splits.items()}
