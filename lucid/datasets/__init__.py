@@ -3,6 +3,7 @@
 from lucid.datasets.coco import CocoDataset
 from lucid.datasets.collate import detection_collate
 from lucid.datasets.detection import DetectionDataset, GroundTruth
+from lucid.datasets.folder import FolderDataset
 from lucid.datasets.images import ImageError, read_image
 from lucid.datasets.problems import DataError, Problem, Problems
 from lucid.datasets.repeat_factor import RepeatFactorSampler
@@ -10,12 +11,15 @@ from lucid.datasets.sample import Sample
 from lucid.datasets.samplers import EpochSampler, SampleKey
 from lucid.datasets.shapes import ShapesDataset
 from lucid.datasets.transforms import HorizontalFlip, Letterbox, Mosaic, RandomAffine, RandomHSV, Transform
+from lucid.datasets.voc import VocDataset
+from lucid.datasets.yolo import YoloDataset
 
 __all__ = [
     'CocoDataset',
     'DataError',
     'DetectionDataset',
     'EpochSampler',
+    'FolderDataset',
     'GroundTruth',
     'HorizontalFlip',
     'ImageError',
@@ -30,6 +34,8 @@ __all__ = [
     'SampleKey',
     'ShapesDataset',
     'Transform',
+    'VocDataset',
+    'YoloDataset',
     'detection_collate',
     'read_image',
 ]

@@ -9,16 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucid.datasets.annotations import Box, Categories, Row
-from lucid.datasets.content import THINNEST, AnnotationError, Content, ImageRow, check_targets, checked_box
+from lucid.datasets.content import LARGEST, THINNEST, AnnotationError, Content, ImageRow, check_targets, checked_box
 from lucid.datasets.layout import find_annotations, find_images
 from lucid.datasets.problems import DataError, Problems
 from lucid.structures.affine import Float32
 from lucid.structures.coco_json import MOST, read_categories, read_coco_json, whole_number
 from lucid.structures.polygons import Rings
 from lucid.structures.rotated import from_corners
-
-LARGEST = 2**31 - 1
-"""Pixels of a side, kept as int32."""
 
 
 def read_coco(

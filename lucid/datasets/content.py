@@ -9,6 +9,10 @@ from lucid.datasets.annotations import Box, Categories, Row
 
 KINDS = {'coco': ('boxes', 'polygons', 'rboxes', 'keypoints'), 'yolo': ('boxes', 'rboxes'), 'voc': ('boxes',)}
 """The targets that each layout can hold."""
+MISSING_LABELS = ('error', 'background')
+"""What an image without a label file can mean."""
+LARGEST = 2**31 - 1
+"""Pixels of a side, kept as int32."""
 THINNEST = 1e-3
 """Pixels; what is thinner has no area in float32 at the far side of a large image."""
 
@@ -60,6 +64,12 @@ def check_targets(targets: Sequence[str], layout: str) -> None:
             f'targets={list(targets)} has {sorted(unknown)}, which the layout {layout} does not hold; '
             f'choose from {", ".join(KINDS[layout])}'
         )
+
+
+def check_word(name: str, value: str, known: Sequence[str]) -> None:
+    """Raise ValueError unless an argument is one of the words that it can be."""
+    if value not in known:
+        raise ValueError(f'{name}={value!r} is unknown; choose one of {", ".join(known)}')
 
 
 def checked_box(box: Box, size: tuple[int, int], *, text: str) -> Box:

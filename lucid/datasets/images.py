@@ -120,6 +120,19 @@ def image_size(path: str | Path) -> tuple[int, int]:
     return height, width
 
 
+def image_sizes(paths: Sequence[str | Path]) -> list[tuple[int, int] | None]:
+    """Height and width of each image, None where it cannot be read."""
+
+    def size_of(path: str | Path) -> tuple[int, int] | None:
+        try:
+            return image_size(path)
+        except ImageError:
+            return None
+
+    with ThreadPoolExecutor(READERS) as pool:
+        return list(pool.map(size_of, paths))
+
+
 class ImageStore:
     """The image files of a data set, some of them kept decoded.
 

@@ -2,14 +2,22 @@
 
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
 from lucid.datasets.annotations import Box, Categories, Row
-from lucid.datasets.content import THINNEST, AnnotationError, Content, ImageRow, check_targets, checked_box
-from lucid.datasets.images import READERS, ImageError, image_size
+from lucid.datasets.content import (
+    MISSING_LABELS,
+    THINNEST,
+    AnnotationError,
+    Content,
+    ImageRow,
+    check_targets,
+    check_word,
+    checked_box,
+)
+from lucid.datasets.images import image_sizes
 from lucid.datasets.problems import Problems
 from lucid.datasets.yolo_file import (
     NAME,
@@ -22,7 +30,8 @@ from lucid.datasets.yolo_file import (
 )
 from lucid.structures.rotated import from_corners
 
-MISSING_LABELS = ('error', 'background')
+UNKNOWN = (1, 1)
+"""Size of an image that cannot be read: the check of all images reports it, and rows are checked as fractions."""
 NO_LABELS = 'classes.txt'
 """A list of classes that some tools leave among the label files."""
 
@@ -51,29 +60,20 @@ def read_yolo(
         ValueError: There is no usable ``data.yaml``, or it leads to no image.
     """
     check_targets(targets, 'yolo')
-    if missing_labels not in MISSING_LABELS:
-        raise ValueError(f'missing_labels={missing_labels!r} is unknown; choose one of {", ".join(MISSING_LABELS)}')
+    check_word('missing_labels', missing_labels, MISSING_LABELS)
     path = find_yolo_file(data_root)
     if path is None:
         raise ValueError(f'{data_root} has no {NAME} and no other YAML file that names classes; correct data_root')
     file = read_yolo_file(path)
     listed = find_yolo_images(file, split)
-    with ThreadPoolExecutor(READERS) as pool:
-        sizes = list(pool.map(_size, [one.image for one in listed.images]))
     images, rows = [], []
-    for index, (one, (height, width)) in enumerate(zip(listed.images, sizes, strict=True)):
-        images.append(ImageRow(index + 1, str(one.image), height, width))
+    sizes = image_sizes([one.image for one in listed.images])
+    for index, (one, size) in enumerate(zip(listed.images, sizes, strict=True)):
+        images.append(ImageRow(index + 1, str(one.image), *(size or UNKNOWN)))
         rows += _rows(one, images[-1], index, len(file.names), targets, missing_labels, problems)
     _check_orphans(listed, path.parent, problems)
     categories = Categories(tuple(range(len(file.names))), file.names, ())
     return Content('yolo', path, categories, images, rows)
-
-
-def _size(path: Path) -> tuple[int, int]:
-    try:
-        return image_size(path)
-    except ImageError:
-        return 1, 1  # the check of all images reports it
 
 
 def _rows(
@@ -126,6 +126,7 @@ def _row(values: Sequence[str], image: ImageRow, index: int, num_classes: int, t
     if not all(map(math.isfinite, numbers)):
         raise AnnotationError('nan_box', f'{text} is not finite')
     corners = None
+    known = (image.height, image.width) != UNKNOWN
     scale = np.array([image.width, image.height], dtype=np.float64)
     if len(numbers) == 4:
         if min(numbers[2:]) < 0:
@@ -139,13 +140,12 @@ def _row(values: Sequence[str], image: ImageRow, index: int, num_classes: int, t
         raise AnnotationError('outside_box', f'{text} has {wrong[0]:g}, which is no fraction of 0 to 1')
     if len(numbers) == 8:
         corners = np.reshape(numbers, (4, 2)) * scale
-        # Of an unknown size, 1 by 1, nothing can be said about pixels.
-        if 'rboxes' in targets and min(scale) > 1 and from_corners(corners[None])[0, 3] < THINNEST:
+        if 'rboxes' in targets and known and from_corners(corners[None])[0, 3] < THINNEST:
             raise AnnotationError('malformed_rbox', f'{text}: the corners enclose no area')
     elif 'rboxes' in targets:
         raise AnnotationError('malformed_rbox', f'{text} has no corners; write class and four corners')
     box = _corners(numbers, image)
-    if min(scale) > 1:
+    if known:
         box = checked_box(box, (image.height, image.width), text=text)
     area = (box[2] - box[0]) * (box[3] - box[1])
     return Row(image=index, id=-1, label=int(label), box=box, crowd=False, area=area, corners=corners)
