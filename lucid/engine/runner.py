@@ -161,7 +161,7 @@ class Runner(BaseRunner):
             images = batch * counts * self.world_size
             groups = wrapper.optimizer.param_groups
             before = groups[0]['lr']
-            for group in groups:
+            for group in wrapper.param_groups:  # with the wrapper's record of the rate before paramwise_cfg, if any
                 group['lr'] *= images / base
             self.logger.info(
                 f'auto_scale_lr: {images} images per optimizer step ({batch} per batch x {counts} micro-batches x '
