@@ -119,12 +119,14 @@ def _sheet(problems: Sequence[Problem], files: Sequence[str], samples: int) -> n
 
 
 def _panel(problem: Problem, file: str) -> np.ndarray:
-    # The end of a place says the most: the line, or the image.
-    caption = [problem.place[-60:] if len(problem.place) > 60 else problem.place, f'{problem.kind}: {problem.text}']
+    name = Path(file).name
+    # The picture is named above it: of the place there remains the annotation, or the line.
+    where = problem.place.partition(' of image ')[0].rpartition('/')[2]
+    caption = list(dict.fromkeys([name, where, f'{problem.kind}: {problem.text}']))
     try:
         return draw_problem(read_image(file), problem.box, caption)
     except ImageError:
-        return draw_message([problem.text], [Path(file).name, problem.kind])
+        return draw_message([problem.text], [name, problem.kind])
 
 
 def _duplicates(found: Sequence[Duplicate], samples: int) -> np.ndarray:
