@@ -44,6 +44,7 @@ CONFIGS: dict[str, dict[str, Any] | Callable[[Path], dict[str, Any]]] = {
     'CaptureHook': {'regions': [{'type': 'ModuleRegion', 'target': 'network'}]},
     'ModuleRegion': {'target': 'network'},
     'EpochSampler': {'dataset': range(4), 'seed': 0},
+    'RepeatFactorSampler': lambda folder: {'dataset': one_image(folder), 'seed': 0},
     'RandomAffine': {'image_size': 64},
     'Letterbox': {'image_size': 64},
     'Mosaic': {'image_size': 64},
@@ -55,6 +56,10 @@ def small_optimizer() -> torch.optim.Optimizer:
         {'type': 'SGD', 'params': [nn.Parameter(torch.ones(2))]}
     )
     return optimizer
+
+
+def one_image(folder: Path) -> ShapesDataset:
+    return ShapesDataset(folder, split='val', num_images=1, image_size=64)
 
 
 def shapes(folder: Path) -> Path:

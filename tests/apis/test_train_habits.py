@@ -156,6 +156,7 @@ class TestFrozen:
 
 def test_in_two_parts_a_run_with_all_habits_computes_what_the_whole_one_does(tiny: Make, losses: Read) -> None:
     """Windows of two of four batches: the sixth iteration ends the third; lr is scaled once."""
+    torch.set_num_threads(1)
     options: dict[str, Any] = {
         'effective_batch_size': 8,
         'auto_scale_lr': {'enable': True, 'base_batch_size': 16},
