@@ -7,6 +7,7 @@ import numpy as np
 
 from lucid.registry import VISUALIZERS
 from lucid.visualization.boxes import draw_boxes
+from lucid.visualization.outlines import draw_outlines
 from lucid.visualization.panels import add_caption, grid, resize_to_side
 
 
@@ -16,7 +17,8 @@ class DetectionPainter:
 
     Images are uint8 (H, W, 3) RGB, in and out; what comes out is the caller's. Objects are a dict with ``boxes``
     (N, 4) xyxy in pixels of their image, ``labels`` (N,), and for predictions ``scores`` (N,): arrays or tensors on the
-    host. It is no mmengine visualizer: it only draws, and the runner's own visualizer sends pictures to its backends.
+    host. Polygons, rotated boxes and keypoints are drawn too where they are given, as ``draw_outlines`` says. It is no
+    mmengine visualizer: it only draws, and the runner's own visualizer sends pictures to its backends.
 
     Args:
         score_threshold: Predictions below it are not drawn.
@@ -33,13 +35,16 @@ class DetectionPainter:
         truths: Sequence[Mapping[str, Any]],
         captions: Sequence[str],
         classes: Sequence[str],
+        *,
+        columns: int | None = None,
     ) -> np.ndarray:
-        """A grid of images with their targets."""
+        """A grid of images with their targets, about square unless the number of columns is given."""
         return grid(
             [
                 add_caption(self._panel(image, truth, classes), caption)
                 for image, truth, caption in zip(images, truths, captions, strict=True)
-            ]
+            ],
+            columns=columns,
         )
 
     def draw_comparison(
@@ -69,5 +74,5 @@ class DetectionPainter:
         side = self.side or min(max(longer, 320), 480)
         # Boxes are drawn after scaling: lines and letters that are scaled down get lost.
         scaled = np.asarray(objects['boxes'], dtype=np.float64).reshape(-1, 4) * (side / longer)
-        picture = resize_to_side(image, side)
+        picture = draw_outlines(resize_to_side(image, side), objects, scale=side / longer)
         return draw_boxes(picture, scaled, objects['labels'], scores=objects.get('scores'), classes=classes)
