@@ -155,7 +155,8 @@ def _check(
     usable = [index for index in range(len(files)) if index not in bad]
     truths = [dataset.ground_truth(index) for index in range(len(files))]
     content = SplitContent.of(dataset.classes, [truths[index] for index in usable])
-    notes = find_oddities(content, source=str(dataset.source), capacity=capacity)
+    word = 'annotation' if dataset.layout == 'coco' else 'line'
+    notes = find_oddities(content, source=str(dataset.source), capacity=capacity, word=word)
     notes += unlisted_images(files, listed)
     statistics = split_statistics(content, image_size=dataset.image_size, capacity=capacity)
     return SplitCheck(

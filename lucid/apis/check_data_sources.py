@@ -12,11 +12,12 @@ from lucid.apis.outputs import file_problem, folder_problem
 from lucid.apis.signatures import signature_of
 from lucid.apis.validate import ConfigError
 from lucid.datasets.problems import REPORT
+from lucid.datasets.yolo_file import SUFFIXES
 from lucid.models.data_preprocessors import DetDataPreprocessor
 from lucid.registry import DATASETS
 
 SPLITS = ('train', 'val', 'test')
-FOLDER_DATASET = 'CocoDataset'
+FOLDER_DATASET = 'FolderDataset'
 """What ``configs/yolo/detect_n_folder.py`` reads a folder with."""
 DEFAULT_SIDE = 640
 
@@ -56,8 +57,8 @@ def find_sources(
     """The data sets of a config's train, val and test loaders, or those of a folder.
 
     Args:
-        target: A config file, or the folder of a data set, which is taken as ``configs/yolo/detect_n_folder.py``
-            takes it.
+        target: A config file, or the folder or ``data.yaml`` of a data set, which is taken as
+            ``configs/yolo/detect_n_folder.py`` takes it.
         image_size: Side, or height and width, of the network input; None takes the config's, else 640.
         options: What ``--cfg-options`` gives; for a config only.
 
@@ -69,13 +70,14 @@ def find_sources(
     """
     path = Path(target).expanduser()
     capacity = tuple(signature(DetDataPreprocessor).parameters['capacity'].default)
-    if path.is_dir():
+    if path.is_dir() or (path.is_file() and path.suffix.lower() in SUFFIXES):
         if options:
-            raise ConfigError(f'{target} is a folder, which has no options; give a config file, or no --cfg-options')
+            raise ConfigError(f'{target} is no config, so it has no options; give a config file, or no --cfg-options')
         size = DEFAULT_SIDE if image_size is None else image_size
         given = {'type': FOLDER_DATASET, 'data_root': str(path), 'image_size': size, 'on_bad': REPORT}
         splits = [Source(split, {**given, 'split': split}, 'error', split == 'test') for split in SPLITS]
-        return Sources(path.resolve().name or 'data', splits, capacity)
+        folder = path if path.is_dir() else path.parent
+        return Sources(folder.resolve().name or 'data', splits, capacity)
     cfg = complete(load_config(path, options))
     splits = []
     for split in SPLITS:

@@ -31,7 +31,7 @@ class Categories(NamedTuple):
 class Annotations(NamedTuple):
     """Annotations sorted by image; those of image i are the rows ``offsets_I1[i]`` to ``offsets_I1[i + 1]``.
 
-    ids_N:          int64, as in the file
+    ids_N:          int64, as COCO JSON has them; in other layouts the line in the image's label file
     boxes_N4:       float32, xyxy, pixels of the file's image, clipped to it
     labels_N:       int64, 0..C-1
     crowd_N:        bool, an ignored region
@@ -70,7 +70,7 @@ class Row(NamedTuple):
     """One checked annotation, before it is packed; in the precision of its file.
 
     image:     index of its image
-    id:        as the file numbers it, else -1
+    id:        as COCO JSON numbers it, else -1; in other layouts the line in its file
     label:     0..C-1
     box:       xyxy, pixels, inside the image
     crowd:     an ignored region

@@ -16,13 +16,16 @@ SAME = 0.95
 """Overlap (IoU) from which on two boxes are taken for the same."""
 
 
-def find_oddities(content: SplitContent, *, source: str, capacity: Sequence[int]) -> list[Problem]:
+def find_oddities(
+    content: SplitContent, *, source: str, capacity: Sequence[int], word: str = 'annotation'
+) -> list[Problem]:
     """Doubled boxes, boxes with two classes, images with more boxes than any capacity, unused or equally named classes.
 
     Args:
         content: Usable annotations.
         source: The file that the classes are in, for the place.
         capacity: Numbers of boxes that targets are padded to.
+        word: What ``ids_N`` number: annotations, or lines of a label file.
 
     Returns:
         ``image`` is the row in ``content``; ``annotation`` the row of the later one of two boxes.
@@ -32,7 +35,7 @@ def find_oddities(content: SplitContent, *, source: str, capacity: Sequence[int]
     order_N = np.argsort(targets.images_N, kind='stable')
     bounds_I1 = np.searchsorted(targets.images_N[order_N], np.arange(len(content.files_I) + 1))
     for image, (start, end) in enumerate(zip(bounds_I1[:-1].tolist(), bounds_I1[1:].tolist(), strict=True)):
-        found += _doubled(targets, image, order_N[start:end].tolist())
+        found += _doubled(targets, image, order_N[start:end].tolist(), word)
         if end - start > max(capacity):
             text = f'{end - start} boxes, more than the largest capacity of {max(capacity)}; its steps run eager'
             found.append(Problem('crowded_image', content.files_I[image], text, image, -1))
@@ -46,7 +49,7 @@ def find_oddities(content: SplitContent, *, source: str, capacity: Sequence[int]
     return found
 
 
-def _doubled(content: SplitContent, image: int, rows: list[int]) -> list[Problem]:
+def _doubled(content: SplitContent, image: int, rows: list[int], word: str) -> list[Problem]:
     """Pairs of boxes of one image that lie on each other; each row is the later one at most once."""
     if len(rows) < 2:
         return []
@@ -60,11 +63,11 @@ def _doubled(content: SplitContent, image: int, rows: list[int]) -> list[Problem
         ids = [int(content.ids_N[rows[row]]) for row in (early, late)]
         box = tuple(content.boxes_N4[rows[late]].tolist())
         where = f'at {", ".join(f"{value:.1f}" for value in box)}'
-        place = f'annotation {ids[1]} of image {content.files_I[image]}'
+        place = f'{word} {ids[1]} of image {content.files_I[image]}'
         if labels[0] == labels[1]:
-            kind, text = 'duplicate_box', f'a second {names[1]} {where}, like annotation {ids[0]}'
+            kind, text = 'duplicate_box', f'a second {names[1]} {where}, like {word} {ids[0]}'
         else:
-            kind, text = 'two_classes', f'{names[1]} {where}, where annotation {ids[0]} says {names[0]}'
+            kind, text = 'two_classes', f'{names[1]} {where}, where {word} {ids[0]} says {names[0]}'
         found.append(Problem(kind, place, text, image, rows[late], box))
     return found
 

@@ -189,7 +189,7 @@ def _rows(
             x1, y1, x2, y2 = checked_box(box, size, text=text)
             crowd = difficult == 'ignore' and _text(item, 'difficult') not in ('', '0')
             area = (x2 - x1) * (y2 - y1)
-            rows.append(Row(index, -1, label_of[name], (x1, y1, x2, y2), crowd, area))
+            rows.append(Row(index, line_of(item), label_of[name], (x1, y1, x2, y2), crowd, area))
         except AnnotationError as bad:
             place = f'{path}:{line_of(item)}'
             problems.add(bad.kind, f'object {number}: {bad}', place=place, image=index, annotation=number, box=box)

@@ -104,7 +104,7 @@ def _rows(
             continue
         values = line.split()
         try:
-            rows.append(_row(values, image, index, num_classes, targets))
+            rows.append(_row(values, image, index, num_classes, targets)._replace(id=number))
         except AnnotationError as bad:
             place = f'{one.label}:{number}'
             problems.add(bad.kind, str(bad), place=place, image=index, annotation=number, box=_stated(values, image))
