@@ -19,7 +19,6 @@ from lucid.engine.checkpoint import CheckpointError, plain
 from lucid.engine.loops import EpochTrainLoop, Stopped
 from lucid.engine.runner import Runner
 
-
 # What decides which numbers a run computes: with another of these, a checkpoint is no part of it.
 PLACES = (
     *('model', 'optim_wrapper.optimizer.type', 'optim_wrapper.accumulative_counts'),
