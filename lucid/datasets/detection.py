@@ -88,20 +88,14 @@ class DetectionDataset(Dataset[Sample]):
         if self.annotation_file is not None:
             self.metainfo['annotation_file'] = str(self.annotation_file)
 
-        files = [image.file for image in content.images]
-        sizes = np.array([(image.height, image.width) for image in content.images], dtype=np.int32)
-        problems.add_images(ImageStore(files, sizes).errors(decode=problems.policy == 'skip_image'), files)
-        problems.settle(str(self.source))
+        self._rows = usable_images(content, problems)
         self.problems = problems.counts()
         self.findings = tuple(problems.found)
-
         # One array each: lists of strings and integers would be copied into every worker, count by count.
-        self._rows = np.flatnonzero(~problems.bad_images(len(files)))
-        if not len(self._rows):
-            raise DataError(f'{self.source}: no image is usable ({self.problems}); correct the files', self.findings)
-        self.files = np.array(files)[self._rows]
+        sizes = np.array([(image.height, image.width) for image in content.images], dtype=np.int32)
+        self.files = np.array([image.file for image in content.images])[self._rows]
         self.image_ids = np.array([image.id for image in content.images], dtype=np.int64)[self._rows]
-        self._annotations = pack(content.rows, len(files), targets, len(self.keypoint_names))
+        self._annotations = pack(content.rows, len(sizes), targets, len(self.keypoint_names))
         self._images = ImageStore(self.files, sizes[self._rows], cache_mb=cache_mb)
         order = flip_order(self.keypoint_names) if 'keypoints' in targets else None
         self.pipeline = build_pipeline(pipeline, image_size=self.image_size, source=self, flip_order=order)
@@ -196,3 +190,27 @@ class DetectionDataset(Dataset[Sample]):
             'annotations': annotations,
             'categories': [{'id': number, 'name': name} for number, name in names],
         }
+
+
+def usable_images(content: Content, problems: Problems) -> NDArray[np.int64]:
+    """Check the image files and settle what is wrong with a split.
+
+    Args:
+        content: What a reader found.
+        problems: What it found wrong; what is wrong with image files is added.
+
+    Returns:
+        Indices of the images that the policy keeps.
+
+    Raises:
+        DataError: The policy refuses the data, or keeps no image.
+    """
+    files = [image.file for image in content.images]
+    sizes = np.array([(image.height, image.width) for image in content.images], dtype=np.int32)
+    problems.add_images(ImageStore(files, sizes).errors(decode=problems.policy == 'skip_image'), files)
+    problems.settle(str(content.source))
+    kept = np.flatnonzero(~problems.bad_images(len(files)))
+    if not len(kept):
+        text = f'{content.source}: no image is usable ({problems.counts()}); correct the files'
+        raise DataError(text, problems.found)
+    return kept

@@ -6,8 +6,8 @@ from pathlib import Path
 from lucid.datasets.voc_file import ANNOTATIONS as VOC_ANNOTATIONS
 from lucid.datasets.voc_file import SPLITS as VOC_SPLITS
 from lucid.datasets.voc_file import is_voc
+from lucid.datasets.yolo_file import ALIASES, find_yolo_file, read_yolo_file
 from lucid.datasets.yolo_file import NAME as YOLO_NAME
-from lucid.datasets.yolo_file import find_yolo_file
 
 LAYOUTS = ('coco', 'yolo', 'voc')
 ANNOTATIONS = (
@@ -17,10 +17,12 @@ ANNOTATIONS = (
     '{split}/_annotations.coco.json',
 )
 IMAGES = ('{split}', 'images/{split}', '{split}2017', 'images/{split}2017', '.', 'images')
-ALIASES = {'val': ('val', 'valid')}
-"""Names under which exporters write a split."""
 PROBED = 100
 """Images looked for in each folder."""
+
+
+class NoLayoutError(ValueError):
+    """A folder that no layout fits."""
 
 
 def find_layout(data_root: Path, split: str) -> str:
@@ -34,7 +36,8 @@ def find_layout(data_root: Path, split: str) -> str:
         A word of ``LAYOUTS``.
 
     Raises:
-        ValueError: No layout fits, or more than one.
+        NoLayoutError: A ValueError: no layout fits.
+        ValueError: Several layouts fit, or there is no folder.
     """
     if not data_root.exists():
         raise ValueError(f'data_root {data_root} does not exist; set data_root to the folder of the data set')
@@ -51,12 +54,22 @@ def find_layout(data_root: Path, split: str) -> str:
         words = ' or '.join(repr(layout) for layout in fitting)
         raise ValueError(f'{data_root} has the files of several layouts: {listed}; set layout={words}')
     if not fitting:
-        raise ValueError(
+        raise NoLayoutError(
             f'{data_root} has no known layout for split {split!r}; looked for coco: {_listed(jsons)}; yolo: '
             f'{data_root / YOLO_NAME} or another YAML file that names classes; voc: {data_root / VOC_ANNOTATIONS} and '
             f'{data_root / VOC_SPLITS}; arrange the files like one of them, or set ann_file to a file of COCO JSON'
         )
     return next(iter(fitting))
+
+
+def has_split(data_root: Path, layout: str, split: str) -> bool:
+    """Whether a folder of a layout has a split."""
+    if layout == 'coco':
+        return any(path.is_file() for path in _places(data_root, ANNOTATIONS, split))
+    if layout == 'voc':
+        return (data_root / VOC_SPLITS / f'{split}.txt').is_file()
+    file = find_yolo_file(data_root)
+    return file is not None and any(read_yolo_file(file).content.get(key) for key in ALIASES.get(split, (split,)))
 
 
 def find_annotations(data_root: Path, split: str, ann_file: str | Path | None = None) -> Path:
