@@ -33,7 +33,7 @@ def draw_outlines(image: np.ndarray, objects: Mapping[str, Any], *, scale: float
     """
     picture = np.array(image, order='C')
     side = (picture.shape[0] * picture.shape[1]) ** 0.5
-    line, dot = max(1, round(side / 320)), max(2, round(side / 130))
+    line, dot = max(1, round(side / 320)), max(3, round(side / 130))
     colors = [class_color(int(label)) for label in np.asarray(objects['labels']).reshape(-1)]
     if objects.get('polygons') is not None:
         _draw_polygons(picture, objects['polygons'], colors, line, scale)
