@@ -137,7 +137,7 @@ def _row(values: Sequence[str], image: ImageRow, index: int, num_classes: int, t
         raise AnnotationError('empty_box', f'{text} has no area')
     # Exactly: rounding to any number of decimals never carries a fraction of 0 to 1 across either end.
     if wrong := [number for number in numbers if not 0 <= number <= 1]:
-        raise AnnotationError('outside_box', f'{text} has {wrong[0]:g}, which is no fraction of 0 to 1')
+        raise AnnotationError('outside_box', f'{text} has {wrong[0]}, which is no fraction of 0 to 1')
     if len(numbers) == 8:
         corners = np.reshape(numbers, (4, 2)) * scale
         if 'rboxes' in targets and known and from_corners(corners[None])[0, 3] < THINNEST:
