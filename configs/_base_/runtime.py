@@ -12,6 +12,8 @@ default_hooks = dict(
     branch_weight=dict(type='BranchWeightHook'),
     early_stopping=dict(type='EarlyStoppingHook', patience=None),  # epochs without a better save_best; None: never
     pictures=dict(type='VisualizationHook'),
+    figures=dict(type='EvaluationFiguresHook'),
+    curves=dict(type='CurvesHook'),
     progress=dict(type='ProgressHook'),
     environment=dict(type='EnvironmentHook'),
 )

@@ -196,7 +196,7 @@ def _runner(cfg: Config, parts: dict[str, Any], *, mode: str, resume: Path | Non
     hooks = dict(cfg.get('default_hooks') or {})
     if mode == 'test':
         # The others belong to training; None switches mmengine's own off.
-        kept = ('runtime_info', 'logger', 'pictures', 'progress')
+        kept = ('runtime_info', 'logger', 'pictures', 'figures', 'progress')
         hooks = {name: hook for name, hook in hooks.items() if name in kept}
         hooks |= dict.fromkeys(('timer', 'sampler_seed', 'param_scheduler', 'checkpoint'))
     settled = copied(cfg)  # the runner changes what it is given

@@ -53,7 +53,7 @@ def draw_bars(axes: Axes, names: Sequence[str], series: Mapping[str, Sequence[fl
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.margins(x=0.12)
     if len(series) > 1:
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=8, loc='upper left', bbox_to_anchor=(1, 1))  # no bar ends there
 
 
 def bar_chart(

@@ -54,12 +54,24 @@ class DetectionPainter:
         prediction: Mapping[str, Any],
         caption: str,
         classes: Sequence[str],
+        *,
+        score_threshold: float | None = None,
     ) -> np.ndarray:
-        """Ground truth on the left, predictions on the right."""
-        kept = np.asarray(prediction['scores']) >= self.score_threshold
+        """Ground truth on the left, predictions on the right.
+
+        Args:
+            image: To draw on.
+            truth: Objects of the ground truth.
+            prediction: Objects with scores.
+            caption: What the picture is called.
+            classes: Names by label.
+            score_threshold: Of this picture; None takes the painter's.
+        """
+        least = self.score_threshold if score_threshold is None else score_threshold
+        kept = np.asarray(prediction['scores']) >= least
         shown = {key: np.asarray(prediction[key])[kept] for key in ('boxes', 'labels', 'scores')}
         left = f'{caption}: truth ({len(truth["labels"])})'
-        right = f'predicted ({len(shown["labels"])}), score ≥ {self.score_threshold:g}'
+        right = f'predicted ({len(shown["labels"])}), score ≥ {least:.3g}'
         pair = [
             add_caption(self._panel(image, objects, classes), text) for objects, text in ((truth, left), (shown, right))
         ]
