@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -103,6 +104,27 @@ def test_the_commands_of_the_readme_run_in_their_order(clone: Path) -> None:
     }
     printed = next(out for command, out in outputs.items() if 'print_config' in command)
     compile(printed, 'printed config', 'exec')
+
+
+def test_the_commands_of_the_augmentation_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lucid.datasets import ShapesDataset
+
+    (tmp_path / 'configs').symlink_to(ROOT / 'configs')
+    ShapesDataset(tmp_path / 'path/to/folder', split='val', num_images=4, image_size=64)
+    tools = [command for command in commands(ROOT / 'docs' / 'augmentation.md') if command.startswith('tools/')]
+    assert len(tools) >= 5
+    monkeypatch.chdir(tmp_path)
+    for command in tools:
+        # In this process: a new one takes longer to import than to draw.
+        small = ' --cfg-options train_dataloader.dataset.num_images=16' if 'yolo_capture' in command else ''
+        monkeypatch.setattr(sys, 'argv', shlex.split(command + small))
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(str(ROOT / sys.argv[0]), run_name='__main__')
+        assert end.value.code == 0, command
+    browsed = tmp_path / 'work_dirs/browse'
+    assert (browsed / 'yolo_capture/train_epoch3_sheet00.png').is_file()
+    assert (browsed / 'detect_n_folder/val_sheet00.png').is_file()
+    assert len(list((tmp_path / 'look').iterdir())) == 3
 
 
 def test_the_commands_of_the_capture_page_run(tmp_path: Path) -> None:
