@@ -245,9 +245,7 @@ def test_the_yaml_file_may_be_given_or_have_another_name(yolo, tmp_path):
     (root / 'notes.yaml').write_text('lr: 0.1\n')
     assert build(root).source == root / 'cells.yml'
     (root / 'more.yaml').write_text(YAML)
-    with pytest.raises(
-        ValueError, match=r'several files that name classes: cells\.yml, more\.yaml; give the path of one'
-    ):
+    with pytest.raises(ValueError, match=r'files that name classes: cells\.yml, more\.yaml; give the path of one'):
         build(root)
     assert find_yolo_file(tmp_path / 'nowhere') is None
     with pytest.raises(ValueError, match=r'nowhere has no data\.yaml'):
