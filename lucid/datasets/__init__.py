@@ -10,12 +10,22 @@ from lucid.datasets.repeat_factor import RepeatFactorSampler
 from lucid.datasets.sample import Sample
 from lucid.datasets.samplers import EpochSampler, SampleKey
 from lucid.datasets.shapes import ShapesDataset
-from lucid.datasets.transforms import HorizontalFlip, Letterbox, Mosaic, RandomAffine, RandomHSV, Transform
+from lucid.datasets.transforms import (
+    CopyPaste,
+    HorizontalFlip,
+    Letterbox,
+    Mixup,
+    Mosaic,
+    RandomAffine,
+    RandomHSV,
+    Transform,
+)
 from lucid.datasets.voc import VocDataset
 from lucid.datasets.yolo import YoloDataset
 
 __all__ = [
     'CocoDataset',
+    'CopyPaste',
     'DataError',
     'DetectionDataset',
     'EpochSampler',
@@ -24,6 +34,7 @@ __all__ = [
     'HorizontalFlip',
     'ImageError',
     'Letterbox',
+    'Mixup',
     'Mosaic',
     'Problem',
     'Problems',

@@ -1,7 +1,8 @@
+import cv2
 import numpy as np
 import pytest
 
-from lucid.datasets import CocoDataset
+from lucid.datasets import CocoDataset, YoloDataset
 from lucid.datasets.samplers import SampleKey
 from lucid.datasets.transforms import CopyPaste, CopyPasteParameters, Letterbox, Partner, build_pipeline
 from lucid.structures.masks import fill_rings, mask_envelope
@@ -128,6 +129,17 @@ def test_where_no_object_has_a_polygon_it_is_off_and_says_so(coco, capsys):
     said = capsys.readouterr().out
     assert 'WARNING - CopyPaste is off: no object of' in said
     assert 'train.json has a polygon' in said
+    assert len(data[SampleKey(0, 0, 100)].boxes) == 1
+
+
+def test_in_a_layout_without_polygons_it_is_off_and_says_so(tmp_path, paint, capsys):
+    for folder in ('images/train', 'labels/train'):
+        (tmp_path / folder).mkdir(parents=True)
+    cv2.imwrite(str(tmp_path / 'images/train/a.png'), paint((64, 64), [], []).image)
+    (tmp_path / 'labels/train/a.txt').write_text('0 0.5 0.5 0.2 0.2\n')
+    (tmp_path / 'data.yaml').write_text('train: images/train\nnames: [cat]\n')
+    data = YoloDataset(tmp_path, split='train', image_size=64, pipeline=PIPELINE)
+    assert 'WARNING - CopyPaste is off: no object of' in capsys.readouterr().out
     assert len(data[SampleKey(0, 0, 100)].boxes) == 1
 
 
