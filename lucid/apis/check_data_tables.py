@@ -98,17 +98,20 @@ def _classes(split: str, figures: SplitStatistics) -> Table:
 
 
 def _problems(check: DataCheck) -> Table:
-    table = Table('problem', 'split', 'found', *POLICIES)
+    table = Table()
+    for title in ('problem', 'split', 'found', 'error', 'skip_box'):
+        table.add_column(title, no_wrap=True)
+    table.add_column('skip_image')
     for split in check.splits:
         for kind, found in kinds(split.problems).items():
             effects = [str(split.effect(policy, kind)) for policy in POLICIES]
             table.add_row(kind, split.name, str(len(found)), *effects)
         if split.problems:
             effects = [str(split.effect(policy)) for policy in POLICIES]
-            table.add_row('all', f'{split.name} ({split.policy})', str(len(split.problems)), *effects, end_section=True)
+            table.add_row(f'all (now {split.policy})', split.name, str(len(split.problems)), *effects, end_section=True)
     if check.mismatches:
         table.add_row('class_mismatch', 'all', str(len(check.mismatches)), *['refused'] * len(POLICIES))
-    table.caption = "what training does, by its data set's on_bad; in parentheses the one that it has"
+    table.caption = "what training does, by its data set's on_bad; now: as the split is set"
     return table
 
 

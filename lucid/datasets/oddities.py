@@ -37,7 +37,7 @@ def find_oddities(
     for image, (start, end) in enumerate(zip(bounds_I1[:-1].tolist(), bounds_I1[1:].tolist(), strict=True)):
         found += _doubled(targets, image, order_N[start:end].tolist(), word)
         if end - start > max(capacity):
-            text = f'{end - start} boxes, more than the largest capacity of {max(capacity)}; its steps run eager'
+            text = f'{end - start} boxes, more than the largest capacity of {max(capacity)}; raise capacity'
             found.append(Problem('crowded_image', content.files_I[image], text, image, -1))
     used = set(targets.labels_N.tolist())
     for label, name in enumerate(content.classes):

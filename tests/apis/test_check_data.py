@@ -2,13 +2,15 @@ import hashlib
 import io
 import json
 import shutil
+from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
-from lucid.apis import ConfigError
+from lucid.apis import ConfigError, load_config, train
 from lucid.apis.check_data import check_data
 from lucid.datasets import CocoDataset, DataError
 from lucid.datasets.shape_painting import paint_scene
@@ -414,3 +416,46 @@ def test_the_two_degenerate_boxes_of_bccd_are_named_exactly(test_data, check, tm
     ]
     assert found.splits[0].statistics.boxes == 3941
     assert not any(found.duplicates.values())
+
+
+def test_the_same_folder_of_bccd_trains_under_skip_box_and_is_refused_under_error(test_data, tmp_path):
+    torch.set_num_threads(1)  # on a busy machine a second thread costs more than it gains with operators this small
+    content = json.loads((test_data / 'bccd/annotations/train_raw.json').read_text())
+    bad = {row['image_id'] for row in content['annotations'] if min(row['bbox'][2:]) <= 0}
+    kept = [image for image in content['images'] if image['id'] in bad][:2] + content['images'][:6]  # a short epoch
+    annotations = [row for row in content['annotations'] if row['image_id'] in {image['id'] for image in kept}]
+    (tmp_path / 'some.json').write_text(json.dumps({**content, 'images': kept, 'annotations': annotations}))
+    options = {
+        'data_root': str(test_data / 'bccd'),
+        'image_size': 64,
+        'train_dataloader.dataset.ann_file': str(tmp_path / 'some.json'),
+        'train_dataloader.batch_size': 4,
+        'train_dataloader.num_workers': 0,
+        'train_cfg.max_epochs': 1,
+        'optim_wrapper.optimizer.ns_steps': 1,
+        'default_hooks.pictures': None,
+        'default_hooks.checkpoint.save_best': None,
+    }
+    config = Path(__file__).parents[2] / 'configs/yolo/detect_n_bccd.py'
+    before = snapshot(test_data / 'bccd')
+    for policy in ('error', 'skip_box'):
+        cfg = load_config(config, {**options, 'train_dataloader.dataset.on_bad': policy})
+        cfg.work_dir = str(tmp_path / policy)
+        cfg.val_dataloader = cfg.val_evaluator = cfg.val_cfg = None
+        if policy == 'error':
+            with pytest.raises(ConfigError, match='2 empty_box'):
+                train(cfg)
+        else:
+            train(cfg)
+            assert (tmp_path / 'skip_box/last.pth').is_file()
+    assert snapshot(test_data / 'bccd') == before
+
+
+def test_data_sets_that_a_config_joins_are_checked_one_by_one(coco, check, tmp_path):
+    first, second = coco(annotations=BOTH, root='one'), coco(annotations=[{**GOOD, 'category_id': 9}], root='two')
+    parts = ', '.join(f"dict(type='CocoDataset', split='train', data_root={str(root)!r})" for root in (first, second))
+    config = tmp_path / 'config.py'
+    config.write_text(f"train_dataloader = dict(dataset=dict(type='ConcatDataset', datasets=[{parts}]))\n")
+    found = check(config)
+    assert of(found, 'train_0') == []
+    assert of(found, 'train_1') == [('unknown_class', 'train.json: annotation 100 of image a.jpg')]
