@@ -59,15 +59,7 @@ class Duplicate(NamedTuple):
 
 
 def fingerprints(files: Sequence[str], sizes: Sequence[tuple[int, int]]) -> Iterator[Fingerprint]:
-    """Decode images in threads.
-
-    Args:
-        files: Paths.
-        sizes: Height and width that each must have.
-
-    Yields:
-        One for each file, in their order.
-    """
+    """The fingerprint of each file, in their order, decoded in threads; sizes are height and width that each must have."""
     with ThreadPoolExecutor(READERS) as pool:
         yield from pool.map(fingerprint, files, sizes)
 
