@@ -59,7 +59,7 @@ class Duplicate(NamedTuple):
 
 
 def fingerprints(files: Sequence[str], sizes: Sequence[tuple[int, int]]) -> Iterator[Fingerprint]:
-    """The fingerprint of each file, in their order, decoded in threads; sizes are height and width that each must have."""
+    """The fingerprint of each file, in their order, made in threads; sizes are height and width that each must have."""
     with ThreadPoolExecutor(READERS) as pool:
         yield from pool.map(fingerprint, files, sizes)
 
