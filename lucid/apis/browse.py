@@ -153,6 +153,8 @@ def _keys(
     if split != 'train':
         if in_order:
             raise ConfigError(f'only training has an order of its own, {split} is read from the first to the last')
+        if epoch != 1:
+            raise ConfigError(f'{split} is the same in every epoch; leave epoch={epoch} out')
         return [SampleKey.of(index) for index in (range(min(number, size)) if indices is None else indices)]
     epochs = (cfg.get('train_cfg') or {}).get('max_epochs')
     if epoch < 1 or (epochs is not None and epoch > epochs):
@@ -199,7 +201,8 @@ def _refuse_inside(out: Path, dataset: Any, cfg: Mapping[str, Any]) -> None:
     """Raise ``ConfigError`` if a folder lies in the data set, whose folders are nobody's to write into."""
     folders = {os.path.dirname(file) for file in map(str, dataset.files)}
     if cfg.get('data_root') is not None:
-        folders.add(str(Path(cfg['data_root']).expanduser()))
+        root = Path(cfg['data_root']).expanduser()  # or a file that leads to the others
+        folders.add(str(root.parent if root.is_file() else root))
     target = out.expanduser().resolve()
     for folder in map(Path, sorted(folders)):
         if target.is_relative_to(folder.resolve()):

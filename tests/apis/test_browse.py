@@ -135,6 +135,25 @@ def test_images_outside_of_data_root_are_protected_too(cfg: Config, shapes_root:
     assert len(browse(cfg, out=tmp_path / 'drawn', number=1)) == 1
 
 
+def test_a_file_as_data_root_protects_its_folder(cfg: Config, tmp_path: Path) -> None:
+    mine = tmp_path / 'mine'
+    for folder in ('images', 'labels'):
+        (mine / folder).mkdir(parents=True)
+    cv2.imwrite(str(mine / 'images/a.png'), np.zeros((64, 64, 3), np.uint8))
+    (mine / 'labels/a.txt').write_text('')
+    (mine / 'data.yaml').write_text('train: images\nnames: [cat]\n')
+    cfg.train_dataloader.dataset = {
+        'type': 'YoloDataset',
+        'data_root': str(mine / 'data.yaml'),
+        'split': 'train',
+        'pipeline': [{'type': 'Letterbox'}],
+    }
+    with pytest.raises(ConfigError, match='is in the data set'):
+        browse(cfg, out=mine / 'labels')
+    assert len(browse(cfg, out=tmp_path / 'drawn')) == 1
+    assert sorted(path.name for path in mine.rglob('*')) == ['a.png', 'a.txt', 'data.yaml', 'images', 'labels']
+
+
 def test_what_cannot_be_meant_is_refused(cfg: Config, tmp_path: Path) -> None:
     for options, message in (
         ({'indices': [3, 20]}, r'no image 20: train has 20; choose from 0\.\.19'),
@@ -144,6 +163,7 @@ def test_what_cannot_be_meant_is_refused(cfg: Config, tmp_path: Path) -> None:
         ({'number': 0}, 'number=0'),
         ({'side': 5}, 'side=5'),
         ({'split': 'test'}, 'there is no test_dataloader'),
+        ({'split': 'val', 'epoch': 2}, 'val is the same in every epoch'),
         ({'split': 'val', 'in_order': True}, 'only training has an order'),
         ({'indices': [1], 'in_order': True}, 'either them or in_order'),
     ):
