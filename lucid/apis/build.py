@@ -242,8 +242,9 @@ def _evaluation(cfg: Config, dataset: Dataset, *, name: str, source: str, seed: 
     metrics = evaluator if isinstance(evaluator, list | tuple) else [evaluator]
     for metric in metrics:
         takes = signature_of(METRICS.get(metric['type'])).names
-        if 'ann_file' in takes and metric.get('ann_file') is None and getattr(dataset, 'annotation_file', None):
-            metric['ann_file'] = str(dataset.annotation_file)
+        file = getattr(dataset, 'annotation_file', None)
+        if 'ann_file' in takes and metric.get('ann_file') is None and file:
+            metric['ann_file'] = str(file)
     return {
         f'{name}_dataloader': build_dataloader(
             cfg[f'{source}_dataloader'], dataset=dataset, seed=seed, name=f'{source}_dataloader'

@@ -123,7 +123,6 @@ AT_LEAST: Mapping[str, int] = {
     'accumulative_counts': 1,
     'effective_batch_size': 1,
     'base_batch_size': 1,
-    'patience': 1,
     'seed': 0,
 }
 # Numbers that make no sense at or below zero.
