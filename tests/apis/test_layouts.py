@@ -16,12 +16,13 @@ from lucid.apis.data import build_dataset, build_metric
 
 FOLDER = Path(__file__).parents[2] / 'configs/yolo/detect_n_folder.py'
 SMALL = {
-    'image_size': 96,
-    'train_cfg.max_epochs': 2,
-    'train_cfg.val_interval': 2,
+    'image_size': 64,
+    'train_cfg.max_epochs': 1,
+    'train_cfg.val_interval': 1,
+    'default_hooks.checkpoint': None,
     'optim_wrapper.optimizer.ns_steps': 1,
-    'default_hooks.pictures': None,
-    'train_dataloader.batch_size': 4,
+    **{f'default_hooks.{name}': None for name in ('pictures', 'figures', 'curves')},
+    'train_dataloader.batch_size': 2,
     'train_dataloader.num_workers': 0,
     'train_dataloader.persistent_workers': False,
     'val_dataloader.num_workers': 0,
@@ -59,6 +60,7 @@ def test_blood_cells_train_to_the_same_losses_in_every_layout(
     cells: Path, losses: Callable[[Config], dict[int, dict[str, Any]]]
 ) -> None:
     """Boxes of whole pixels come back from 15 decimals as the same float32, so every number is equal to the bit."""
+    torch.set_num_threads(1)  # the operators are small: a second thread on a busy machine costs minutes
     rows, figures = [], []
     for layout in LAYOUTS:
         cfg = config(cells / layout, cells / 'work' / layout)
@@ -79,7 +81,7 @@ def test_blood_cells_train_to_the_same_losses_in_every_layout(
 @pytest.mark.parametrize('layout', LAYOUTS)
 def test_the_metric_evaluates_against_the_boxes_of_every_layout(cells: Path, layout: str) -> None:
     dataset = build_dataset(
-        {'type': 'FolderDataset', 'data_root': str(cells / layout), 'split': 'val', 'image_size': 96}
+        {'type': 'FolderDataset', 'data_root': str(cells / layout), 'split': 'val', 'image_size': 64}
     )
     metric = build_metric({'type': 'CocoMetric'}, dataset)
     metric.dataset_meta = dataset.metainfo
