@@ -180,6 +180,16 @@ def yolo_clone(tmp_path: Path, call: Call) -> Path:
     return tmp_path
 
 
+def test_the_commands_of_the_page_on_checking_data_run(yolo_clone: Path, call: Call) -> None:
+    listed = commands(ROOT / 'docs' / 'check_data.md')
+    assert len(listed) >= 2
+    for command in listed:
+        call(f'{command} image_size=64' if '--cfg-options' in command else command)
+    assert (yolo_clone / 'work_dirs/check_data/folder/boxes_train.png').is_file()
+    assert (yolo_clone / 'found/samples_val.png').is_file()
+    assert (yolo_clone / 'report.json').is_file()
+
+
 def test_the_quick_start_leads_to_a_trained_detector_in_five_commands(yolo_clone: Path, call: Call) -> None:
     listed = commands(ROOT / 'docs' / 'quickstart.md')
     assert len(listed) <= 5
