@@ -13,7 +13,7 @@ from lucid.apis.check_data_report import write_report
 from lucid.apis.check_data_sources import Source, check_outputs, check_outside, find_sources
 from lucid.apis.check_data_tables import print_check
 from lucid.apis.check_data_types import DataCheck, SplitCheck
-from lucid.apis.data import check_agreement
+from lucid.apis.data import build_dataset, check_agreement
 from lucid.apis.validate import ConfigError
 from lucid.datasets.detection import DetectionDataset
 from lucid.datasets.fingerprints import Fingerprint, duplicates, fingerprints
@@ -21,7 +21,7 @@ from lucid.datasets.oddities import find_oddities, unlisted_images
 from lucid.datasets.problems import DataError, Problem
 from lucid.datasets.statistics import SplitContent, split_statistics
 from lucid.datasets.yolo_file import label_of
-from lucid.registry import DATASETS, SCOPE
+from lucid.registry import SCOPE
 
 FILE_PROBLEMS = ('missing_image', 'empty_file', 'broken_image', 'wrong_size')
 
@@ -96,15 +96,16 @@ def check_data(
 
 def _read(source: Source) -> _Read | None:
     """Read a split; None where it is optional and not there."""
+    place = str(source.root)
     try:
-        dataset = DATASETS.build(dict(source.dataset))
-    except DataError as error:
-        whole = Problem('unusable_split', str(source.root), str(error), -1, -1)
-        return _Read(source, None, [*error.problems, whole])
-    except (ValueError, OSError) as error:
+        dataset = build_dataset(source.dataset)
+    except ConfigError as error:
+        if isinstance(error.__cause__, DataError):
+            whole = Problem('unusable_split', place, str(error), -1, -1)
+            return _Read(source, None, [*error.__cause__.problems, whole])
         if source.optional:
             return None
-        return _Read(source, None, [Problem('unreadable_split', str(source.root), str(error), -1, -1)])
+        return _Read(source, None, [Problem('unreadable_split', place, str(error), -1, -1)])
     if not isinstance(dataset, DetectionDataset):
         raise ConfigError(
             f'{type(dataset).__name__} of {source.split} is no DetectionDataset, so its data cannot be checked; '
@@ -114,11 +115,11 @@ def _read(source: Source) -> _Read | None:
 
 
 def _folders(dataset: DetectionDataset) -> set[Path]:
-    """Where the files of a data set lie."""
+    """Where the files of a data set lie, and the one that leads to them."""
     files = [Path(file) for file in dataset.files.tolist()]
     if dataset.layout == 'yolo':
         files += [label_of(file, dataset.source.parent) for file in files]
-    return {file.parent for file in files}
+    return {dataset.source, *(file.parent for file in files)}
 
 
 def _fingerprints(split: str, dataset: DetectionDataset, console: Console) -> list[Fingerprint]:

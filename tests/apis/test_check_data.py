@@ -348,6 +348,17 @@ def test_results_in_a_folder_of_images_elsewhere_are_refused(yolo, tmp_path):
             check_data(folder, tmp_path / name / 'out', samples=0)
 
 
+def test_an_annotation_file_elsewhere_is_not_written_over(coco, tmp_path):
+    folder = coco(annotations=BOTH)
+    file = shutil.move(folder / 'annotations/train.json', tmp_path / 'train.json')
+    (tmp_path / 'config.py').write_text(
+        "train_dataloader = dict(dataset=dict(type='CocoDataset', split='train', "
+        f'ann_file={str(file)!r}, data_root={str(folder)!r}))'
+    )
+    with pytest.raises(ConfigError, match='inside the data set'):
+        check_data(tmp_path / 'config.py', tmp_path / 'out', json_file=file)
+
+
 def test_pictures_show_what_there_is_and_replace_those_of_an_earlier_check(coco, check, tmp_path):
     folder = coco(split='val', annotations=BOTH)
     bad = {**GOOD, 'bbox': [1, 1, 0, 0]}
