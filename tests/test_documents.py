@@ -190,6 +190,14 @@ def test_the_commands_of_the_page_on_checking_data_run(yolo_clone: Path, call: C
     assert (yolo_clone / 'report.json').is_file()
 
 
+def test_the_commands_of_the_page_on_data_run_in_their_order(yolo_clone: Path, call: Call) -> None:
+    listed = commands(ROOT / 'docs' / 'data.md')
+    assert len(listed) >= 3
+    for command in listed:
+        call(command)
+    assert (yolo_clone / 'path/to/yolo/labels/val').is_dir()
+
+
 def test_the_quick_start_leads_to_a_trained_detector_in_five_commands(yolo_clone: Path, call: Call) -> None:
     listed = commands(ROOT / 'docs' / 'quickstart.md')
     assert len(listed) <= 5
