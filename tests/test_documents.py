@@ -236,3 +236,36 @@ def test_the_config_guide_lists_every_key_of_the_top_level() -> None:
 
     table = (ROOT / 'docs' / 'configs.md').read_text().partition('## On the command line')[0]
     assert not [key for key in TOP_KEYS if f'`{key}`' not in table]
+
+
+def test_the_commands_of_the_evaluation_page_run(tmp_path: Path, call: Call) -> None:
+    from lucid.apis import load_config
+    from lucid.datasets import ShapesDataset
+    from lucid.engine.checkpoint import plain, save
+    from lucid.registry import MODELS
+
+    (tmp_path / 'configs').symlink_to(ROOT / 'configs')
+    data = ShapesDataset(tmp_path / 'data/shapes', split='val', num_images=8, image_size=64)
+    cfg = load_config(ROOT / 'configs/yolo_capture.py')
+    state = MODELS.build({**cfg.model, 'num_classes': len(data.classes)}).state_dict()
+    content = {'meta': {'cfg': plain(cfg.to_dict())}, 'classes': list(data.classes), 'state_dict': state}
+    (tmp_path / 'work_dirs/yolo_capture').mkdir(parents=True)
+    save(content, tmp_path / 'work_dirs/yolo_capture/best.pth')
+    listed = commands(ROOT / 'docs' / 'evaluation.md')
+    assert len(listed) >= 3
+    for command in listed:
+        call(command)
+    assert (tmp_path / 'pictures/figures/confusion_matrix.png').is_file()
+    assert (tmp_path / 'nms.json').is_file()
+    assert (tmp_path / 'found/predictions.json').is_file()
+
+
+def test_what_the_evaluation_page_shows_is_a_valid_config(tmp_path: Path) -> None:
+    from lucid.apis import load_config
+
+    blocks = re.findall(r'^```python\n(.*?)^```', (ROOT / 'docs' / 'evaluation.md').read_text(), flags=re.M | re.S)
+    assert len(blocks) == 2
+    for number, shown in enumerate(blocks):
+        path = tmp_path / f'shown_{number}.py'
+        path.write_text(f"_base_ = ['{ROOT}/configs/yolo/detect_n_folder.py']\n{shown}")
+        load_config(path)
