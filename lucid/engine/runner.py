@@ -123,7 +123,8 @@ class Runner(BaseRunner):
         transfer = self.plan_weights(content)
         transfer.apply()
         self._has_loaded = True
-        self.logger.info(f'weights of {self._load_from} (the averaged ones, if any):{transfer.table()}')
+        kind = 'trained' if content.get('ema') is None else 'averaged'
+        self.logger.info(f'{kind} weights of {self._load_from}:{transfer.table()}')
         if (share := transfer.loaded_share()) < 0.5:
             self.logger.warning(f'only {share:.1%} of the parameters come from {self._load_from}; is it the right one?')
         frozen: frozenset[str] = getattr(transfer.model, 'frozen_state', frozenset())
@@ -165,6 +166,6 @@ class Runner(BaseRunner):
                 group['lr'] *= images / base
             self.logger.info(
                 f'auto_scale_lr: {images} images per optimizer step ({batch} per batch x {counts} micro-batches x '
-                f'{self.world_size} processes) over base_batch_size {base}: lr {before:g} -> {groups[0]["lr"]:g}'
+                f'{self.world_size} process{"es" if self.world_size > 1 else ""}) over base_batch_size {base}: lr {before:g} -> {groups[0]["lr"]:g}'
                 + (f', and the other {len(groups) - 1} parameter groups alike' if len(groups) > 1 else '')
             )

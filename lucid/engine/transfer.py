@@ -70,7 +70,7 @@ class Transfer:
         ):
             for part, count in _grouped(names).items():
                 table.add_row(part, str(count), what)
-        lines = [f'classes that start fresh: {_listed(self.new)}'] if self.new and self.rows else []
+        lines = [f'classes that start fresh: {_listed(self.new)}'] if self.new else []
         if self.dropped:
             lines.append(f'classes of the checkpoint that the data does not have: {_listed(self.dropped)}')
         stream = io.StringIO()

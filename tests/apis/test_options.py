@@ -135,5 +135,5 @@ def test_a_type_and_parameters_of_it_can_be_named_in_any_order() -> None:
     for given in (options, dict(reversed(options.items()))):
         cfg = apply_options(load_config(CONFIG), given)
         assert cfg.train_dataloader.sampler == {'type': 'RepeatFactorSampler', 'threshold': 0.3}
-    with pytest.raises(ConfigError, match="thershold is no key of .*did you mean 'threshold'"):
+    with pytest.raises(ConfigError, match=r"thershold is no key of .*did you mean 'threshold'"):
         apply_options(load_config(CONFIG), {**options, 'train_dataloader.sampler.thershold': 1.0})

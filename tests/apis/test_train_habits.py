@@ -78,7 +78,7 @@ class TestFineTuning:
         assert len(report['classes']['shared']) == 3
         assert not report['fresh']
         log = log_of(cfg)
-        assert f'weights of {source}' in log
+        assert f'averaged weights of {source}' in log
         assert 'loaded for shared classes' in log
         assert f'classes that start fresh: {report["classes"]["new"][0]}' in log
 

@@ -95,7 +95,7 @@ def test_all_parameter_groups_keep_their_proportion(scaled: Callable[..., Runner
     rates = {round(group['lr'], 6) for group in runner.optim_wrapper.param_groups}
     assert rates == {0.02, 0.002}
     log = next(tmp_path.glob('*/*.log')).read_text()
-    assert '32 images per optimizer step (8 per batch x 4 micro-batches x 1 processes)' in log
+    assert '32 images per optimizer step (8 per batch x 4 micro-batches x 1 process)' in log
     assert 'lr 0.04 -> 0.02, and the other 3 parameter groups alike' in log
 
 
