@@ -31,11 +31,11 @@ class Record(NamedTuple):
 
 
 Splits = Mapping[str, Sequence[Record]]
-Placed = Iterator[tuple[Path, Path]]
-"""Pairs of an image file and the path that it gets below the folder."""
+Placed = tuple[Path, Path]
+"""An image file and the path that it gets below the folder."""
 
 
-def write_coco(folder: Path, names: Sequence[str], splits: Splits) -> Placed:
+def write_coco(folder: Path, names: Sequence[str], splits: Splits) -> Iterator[Placed]:
     """``annotations/<split>.json`` and ``<split>/``; images and annotations are numbered from 1, classes too.
 
     Args:
@@ -44,7 +44,7 @@ def write_coco(folder: Path, names: Sequence[str], splits: Splits) -> Placed:
         splits: Images by split.
 
     Yields:
-        Where each image goes.
+        Placed: Where each image goes.
     """
     categories = [{'id': label, 'name': name} for label, name in enumerate(names, 1)]
     (folder / 'annotations').mkdir()
@@ -60,7 +60,7 @@ def write_coco(folder: Path, names: Sequence[str], splits: Splits) -> Placed:
         (folder / f'annotations/{split}.json').write_text(json.dumps(content, ensure_ascii=False), encoding='utf-8')
 
 
-def write_yolo(folder: Path, names: Sequence[str], splits: Splits) -> Placed:
+def write_yolo(folder: Path, names: Sequence[str], splits: Splits) -> Iterator[Placed]:
     """``data.yaml``, ``images/<split>/`` and ``labels/<split>/``; there must be no crowds.
 
     Args:
@@ -69,7 +69,7 @@ def write_yolo(folder: Path, names: Sequence[str], splits: Splits) -> Placed:
         splits: Images by split.
 
     Yields:
-        Where each image goes.
+        Placed: Where each image goes.
 
     Raises:
         ValueError: Two images of a split would share a label file.
@@ -87,7 +87,7 @@ def write_yolo(folder: Path, names: Sequence[str], splits: Splits) -> Placed:
             yield record.source, Path('images', split, record.name)
 
 
-def write_voc(folder: Path, names: Sequence[str], splits: Splits) -> Placed:
+def write_voc(folder: Path, names: Sequence[str], splits: Splits) -> Iterator[Placed]:
     """``Annotations``, ``ImageSets/Main``, ``JPEGImages`` and ``classes.txt``; crowds become difficult objects.
 
     All splits share one folder: a name with folders in it is flattened, and where two splits use a name, all names
@@ -99,7 +99,7 @@ def write_voc(folder: Path, names: Sequence[str], splits: Splits) -> Placed:
         splits: Images by split.
 
     Yields:
-        Where each image goes.
+        Placed: Where each image goes.
 
     Raises:
         ValueError: A class has no name of its own in one line, or two images would share an XML file.
@@ -124,7 +124,7 @@ def write_voc(folder: Path, names: Sequence[str], splits: Splits) -> Placed:
             yield record.source, Path('JPEGImages', path.name)
 
 
-WRITERS: dict[str, Callable[[Path, Sequence[str], Splits], Placed]] = {
+WRITERS: dict[str, Callable[[Path, Sequence[str], Splits], Iterator[Placed]]] = {
     'coco': write_coco,
     'yolo': write_yolo,
     'voc': write_voc,

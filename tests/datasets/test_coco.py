@@ -274,6 +274,29 @@ def test_ids_that_occur_twice_are_refused(coco):
         build(root)
 
 
+def test_malformed_and_doubled_images_are_left_out_and_counted(coco):
+    images = [(name, 40, 60) for name in ('a.jpg', 'b.jpg', 'c.jpg', 'd.jpg')]
+    root = coco([{'image_id': 1}, {'image_id': 3}], images=images)
+    path = root / 'annotations/train.json'
+    content = json.loads(path.read_text())
+    del content['images'][0]['height']
+    content['images'][3]['id'] = 2
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match='2 duplicate_image_id, 1 malformed_image, 1 unknown_image'):
+        build(root, on_bad='skip_box')
+    data = build(root, on_bad='skip_image')
+    assert data.problems == {'malformed_image': 1, 'duplicate_image_id': 2, 'unknown_image': 1}
+    assert data.image_ids.tolist() == [3]
+    assert len(data[0].boxes) == 1
+
+
+@pytest.mark.parametrize('number', [10**400, -(10**400)])
+def test_a_number_that_no_float_holds_is_a_bad_box_and_no_area(coco, number):
+    data = build(coco([{'bbox': [number, 0, 1, 1]}, {'bbox': [0, 0, 2, 3], 'area': number}]), on_bad='skip_box')
+    assert data.problems == {'malformed_box': 1}
+    assert data.ground_truth(0).areas.tolist() == [6]
+
+
 def test_unknown_words_are_refused_with_the_known_ones(coco):
     with pytest.raises(ValueError, match="on_bad='ignore' is no policy; choose one of error, skip_box, skip_image"):
         build(coco(), on_bad='ignore')
