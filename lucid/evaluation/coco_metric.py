@@ -152,11 +152,14 @@ class CocoMetric(BaseMetric):
     def reports(
         self, *, num_worst: int = 8, confusion_rule: tuple[float, float] = (0.25, 0.5)
     ) -> list[EvaluationReport]:
-        """What the last evaluation tells beyond its figures, per path; nothing before one, and on ranks but the first.
+        """What the last evaluation tells beyond its figures.
 
         Args:
             num_worst: Images listed at most.
             confusion_rule: Lowest score of a detection in the confusion matrix, and lowest IoU of a match.
+
+        Returns:
+            A report per path, in their order; none before an evaluation, and on other ranks than the first.
         """
         names = tuple(_names(self.ground_truth)) if self._evaluated else ()
         return [

@@ -108,6 +108,13 @@ def to_predictions(detections: Detections, metas: Sequence[Mapping[str, Any]]) -
 def of_path(prediction: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     """The part of a prediction that came by ``path``.
 
+    Args:
+        prediction: of one image.
+        path: of ``PATHS``.
+
+    Returns:
+        A part of ``prediction`` itself, or all of it.
+
     Raises:
         ValueError: It has none.
     """

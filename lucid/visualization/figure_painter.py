@@ -23,10 +23,13 @@ class FigurePainter:
         return to_image(curves_figure(training, validations))
 
     def draw_evaluation(self, reports: Sequence[EvaluationReport]) -> dict[str, np.ndarray]:
-        """Pictures by name; the confusion matrix is that of the first report.
+        """The charts of an evaluation; the confusion matrix is that of the first report.
 
         Args:
             reports: One per path, of one evaluation; at least one, with at least one class.
+
+        Returns:
+            Pictures by the name of their file.
         """
         return {
             'class_ap': to_image(ap_figure(reports)),

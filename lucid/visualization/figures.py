@@ -67,6 +67,9 @@ def bar_chart(
         title: Above the bars.
         label: What the length of a bar means.
         digits: Behind the point, in the number beside a bar.
+
+    Returns:
+        A figure that ``to_image`` makes a picture of.
     """
     if len(names) > MOST_ROWS:
         title = f'{title} (first {MOST_ROWS} of {len(names)})'

@@ -66,6 +66,9 @@ class DetectionPainter:
             caption: What the picture is called.
             classes: Names by label.
             score_threshold: Of this picture; None takes the painter's.
+
+        Returns:
+            Both panels as one picture.
         """
         least = self.score_threshold if score_threshold is None else score_threshold
         kept = np.asarray(prediction['scores']) >= least

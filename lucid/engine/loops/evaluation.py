@@ -20,10 +20,8 @@ class ValLoop(BaseValLoop):
 
     Hooks may define ``undo_val(runner)``; it is called last, once, after ``after_val`` or instead of it.
     It runs in the model's own precision, float32, whatever precision training has: it is not under autocast.
-    Where metrics have ``paths``, the model's are set to them for the time of the run.
-
-    Raises:
-        ValueError: A metric wants a path that the model does not know.
+    Where metrics have ``paths``, the model's are set to them for the time of the run; one that the model does not know
+    is a ValueError when the loop is built.
     """
 
     def __init__(
@@ -45,10 +43,8 @@ class ValLoop(BaseValLoop):
 class TestLoop(BaseTestLoop):
     """mmengine's test, after which hooks undo what ``before_test`` did even if it failed (``undo_test``).
 
-    Where metrics have ``paths``, the model's are set to them for the time of the run.
-
-    Raises:
-        ValueError: A metric wants a path that the model does not know.
+    Where metrics have ``paths``, the model's are set to them for the time of the run; one that the model does not know
+    is a ValueError when the loop is built.
     """
 
     __test__ = False  # pytest collects classes whose name begins like this
