@@ -1,3 +1,4 @@
+#!/usr/bin/env python
 """Detect objects in images with a trained checkpoint: draws them, writes predictions.json, prints a table."""
 
 import argparse

@@ -164,8 +164,9 @@ class Runner(BaseRunner):
             before = groups[0]['lr']
             for group in wrapper.param_groups:  # with the wrapper's record of the rate before paramwise_cfg, if any
                 group['lr'] *= images / base
+            processes = f'{self.world_size} process{"es" if self.world_size > 1 else ""}'
+            others = f', and the other {len(groups) - 1} parameter groups alike' if len(groups) > 1 else ''
             self.logger.info(
                 f'auto_scale_lr: {images} images per optimizer step ({batch} per batch x {counts} micro-batches x '
-                f'{self.world_size} process{"es" if self.world_size > 1 else ""}) over base_batch_size {base}: lr {before:g} -> {groups[0]["lr"]:g}'
-                + (f', and the other {len(groups) - 1} parameter groups alike' if len(groups) > 1 else '')
+                f'{processes}) over base_batch_size {base}: lr {before:g} -> {groups[0]["lr"]:g}{others}'
             )
