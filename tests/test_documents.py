@@ -150,6 +150,12 @@ def test_the_commands_of_the_capture_page_run(tmp_path: Path) -> None:
         run(tmp_path, f'{command} {small}' if command.startswith('tools/parity.py') else command, threads=1)
 
 
+def test_every_tool_can_be_called_by_its_name_as_the_documents_do() -> None:
+    for tool in (ROOT / 'tools').glob('*.py'):
+        assert tool.read_text().startswith('#!/usr/bin/env python\n'), tool
+        assert os.access(tool, os.X_OK), tool
+
+
 Call = Callable[[str], None]
 
 

@@ -163,7 +163,7 @@ def test_a_constant_out_of_range_is_refused(options: dict[str, float]) -> None:
 
 
 def test_what_the_model_keeps_as_it_is_is_its_own_average_exactly() -> None:
-    """Without that, rounding of the two factors moves a constant: after 20000 updates by more than 1e-5 of itself."""
+    """Without that, rounding of the two factors moves a constant."""
     model = make_model()
     set_all(model, 0.3)
     model.frozen_state = frozenset({'0.weight', '1.running_var'})  # type: ignore[assignment]
