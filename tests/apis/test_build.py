@@ -94,7 +94,7 @@ class TestBuildRunner:
 
     def test_missing_data_is_an_error_of_the_config(self, tmp_path: Path) -> None:
         cfg = load_config(CONFIG.parent / 'yolo' / 'detect_n_folder.py', {'data_root': str(tmp_path / 'nowhere')})
-        with pytest.raises(ConfigError, match=r'nowhere is no folder; set data_root'):
+        with pytest.raises(ConfigError, match=r'nowhere does not exist; set data_root'):
             build_runner(complete(cfg), mode='train')
 
     def test_a_key_that_a_class_needs_is_named(self, tiny: Make) -> None:
