@@ -1,3 +1,4 @@
+# make install set up .venv
 # make train   set up .venv, train configs/yolo_capture.py on generated images, evaluate, leave pictures
 # make test    run the tests
 # make check   lint, import contracts, types, claims (what CI runs before the tests)
@@ -9,7 +10,9 @@ STAMP  := $(VENV)/.installed
 CONFIG ?= configs/yolo_capture.py
 WORK   := work_dirs/$(notdir $(basename $(CONFIG)))
 
-.PHONY: train test check lint contracts types claims clean
+.PHONY: install train test check lint contracts types claims clean
+
+install: $(STAMP)
 
 train: $(STAMP)
 	$(BIN)/python tools/train.py $(CONFIG)

@@ -2,18 +2,22 @@
 
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob('*.md'), *(ROOT / 'docs').rglob('*.md')])
 BY_CI = {'make train', 'make test', 'make check', 'bash .ci/run'}
 BY_MAKE = {  # what the Makefile does itself, or a shell's own word
+    'make install',
     '. .venv/bin/activate',
     'pip uninstall --yes opencv-python',
     'pip install opencv-python-headless',
@@ -73,7 +77,8 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, command: str, *, threads: int = 2) -> str:
+def shrunk(command: str) -> list[str]:
+    """The words of a command, with a training or a test made small."""
     words = shlex.split(command)
     config = next((Path(word).stem for word in words if word.startswith('configs/')), '')
     if words[0] in ('tools/train.py', 'tools/test.py'):
@@ -84,6 +89,11 @@ def run(folder: Path, command: str, *, threads: int = 2) -> str:
         if '--resume' in words:
             words.insert(place, 'train_cfg.max_epochs=2')  # the first run was not stopped, as a reader's was
             words.remove('train_cfg.max_epochs=1')
+    return words
+
+
+def run(folder: Path, command: str, *, threads: int = 2) -> str:
+    words = shrunk(command)
     environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': str(threads)}
     done = subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f'{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}'
@@ -105,6 +115,27 @@ def test_the_commands_of_the_readme_run_in_their_order(clone: Path) -> None:
     compile(printed, 'printed config', 'exec')
 
 
+def test_the_commands_of_the_augmentation_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lucid.datasets import ShapesDataset
+
+    (tmp_path / 'configs').symlink_to(ROOT / 'configs')
+    ShapesDataset(tmp_path / 'path/to/folder', split='val', num_images=4, image_size=64)
+    tools = [command for command in commands(ROOT / 'docs' / 'augmentation.md') if command.startswith('tools/')]
+    assert len(tools) >= 5
+    monkeypatch.chdir(tmp_path)
+    for command in tools:
+        # In this process: a new one takes longer to import than to draw.
+        small = ' --cfg-options train_dataloader.dataset.num_images=16' if 'yolo_capture' in command else ''
+        monkeypatch.setattr(sys, 'argv', shlex.split(command + small))
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(str(ROOT / sys.argv[0]), run_name='__main__')
+        assert end.value.code == 0, command
+    browsed = tmp_path / 'work_dirs/browse'
+    assert (browsed / 'yolo_capture/train_epoch3_sheet00.png').is_file()
+    assert (browsed / 'detect_n_folder/val_sheet00.png').is_file()
+    assert len(list((tmp_path / 'look').iterdir())) == 3
+
+
 def test_the_commands_of_the_capture_page_run(tmp_path: Path) -> None:
     for name in ('configs', 'tools'):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -121,3 +152,130 @@ def test_the_commands_of_the_capture_page_run(tmp_path: Path) -> None:
             command = f'{command} --device cpu --rounds 1 --micro-batches 1 {small.replace("--steps 1 ", "")}'
         # The operators are small: a second thread on a busy machine costs minutes.
         run(tmp_path, command, threads=1)
+
+
+def test_every_tool_can_be_called_by_its_name_as_the_documents_do() -> None:
+    for tool in (ROOT / 'tools').glob('*.py'):
+        assert tool.read_text().startswith('#!/usr/bin/env python\n'), tool
+        assert os.access(tool, os.X_OK), tool
+
+
+Call = Callable[[str], None]
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Run a command in this process: starting one costs more than most of the commands."""
+    torch.set_num_threads(1)
+    monkeypatch.chdir(tmp_path)
+
+    def run_here(command: str) -> None:
+        tool, *words = shrunk(command)
+        monkeypatch.setattr(sys, 'argv', [tool, *words])
+        assert runpy.run_path(str(ROOT / tool))['main']() == 0, command
+
+    return run_here
+
+
+@pytest.fixture
+def yolo_clone(tmp_path: Path, call: Call) -> Path:
+    """A folder that looks like a fresh clone, with a user's images in the YOLO layout beside it."""
+    from lucid.datasets import ShapesDataset
+
+    for name in ('configs', 'tools'):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for split, number in (('train', 8), ('val', 4)):
+        ShapesDataset(tmp_path / 'made', split=split, num_images=number, image_size=64)
+    call('tools/convert_data.py made path/to/folder --to yolo')
+    return tmp_path
+
+
+def test_the_commands_of_the_page_on_checking_data_run(yolo_clone: Path, call: Call) -> None:
+    listed = commands(ROOT / 'docs' / 'check_data.md')
+    assert len(listed) >= 2
+    for command in listed:
+        call(f'{command} image_size=64' if '--cfg-options' in command else command)
+    assert (yolo_clone / 'work_dirs/check_data/folder/boxes_train.png').is_file()
+    assert (yolo_clone / 'found/samples_val.png').is_file()
+    assert (yolo_clone / 'report.json').is_file()
+
+
+def test_the_commands_of_the_page_on_data_run_in_their_order(yolo_clone: Path, call: Call) -> None:
+    listed = commands(ROOT / 'docs' / 'data.md')
+    assert len(listed) >= 3
+    for command in listed:
+        call(command)
+    assert (yolo_clone / 'path/to/yolo/labels/val').is_dir()
+
+
+def test_the_quick_start_leads_to_a_trained_detector_in_five_commands(yolo_clone: Path, call: Call) -> None:
+    listed = commands(ROOT / 'docs' / 'quickstart.md')
+    assert len(listed) <= 5
+    for command in listed:
+        if command not in BY_MAKE:
+            call(command)
+    assert (yolo_clone / 'work_dirs/detect_n_folder/best.pth').is_file()
+    assert (yolo_clone / 'found/predictions.json').is_file()
+
+
+def test_the_commands_of_the_config_guide_run_in_their_order(yolo_clone: Path, call: Call) -> None:
+    for command in commands(ROOT / 'docs' / 'configs.md'):
+        call(command)
+    assert (yolo_clone / 'work_dirs/tuned/loaded_weights.json').is_file()
+
+
+def test_what_the_config_guide_shows_is_a_valid_config(tmp_path: Path) -> None:
+    """Python blocks are configs, or what a child of a shipped one states; table cells are assignments to keys."""
+    from lucid.apis import load_config
+
+    text = (ROOT / 'docs' / 'configs.md').read_text()
+    blocks = re.findall(r'^```python\n(.*?)^```', text, flags=re.M | re.S)
+    cells = [match for row in re.findall(r'^\| .* \|$', text, flags=re.M) for match in re.findall(r'`(\w+=.*?)`', row)]
+    configs = [block for block in blocks if not block.startswith('from')]
+    assert len(configs) >= 6
+    assert len(cells) >= 6
+    for number, shown in enumerate([*configs, *cells]):
+        base = '' if '_base_' in shown else f"_base_ = ['{ROOT}/configs/yolo/detect_n_folder.py']\n"
+        path = tmp_path / f'shown_{number}.py'
+        path.write_text(base + shown.replace("'../_base_/", f"'{ROOT}/configs/_base_/") + '\n')
+        load_config(path)
+
+
+def test_the_config_guide_lists_every_key_of_the_top_level() -> None:
+    from lucid.apis.slots import TOP_KEYS
+
+    table = (ROOT / 'docs' / 'configs.md').read_text().partition('## On the command line')[0]
+    assert not [key for key in TOP_KEYS if f'`{key}`' not in table]
+
+
+def test_the_commands_of_the_evaluation_page_run(tmp_path: Path, call: Call) -> None:
+    from lucid.apis import load_config
+    from lucid.datasets import ShapesDataset
+    from lucid.engine.checkpoint import plain, save
+    from lucid.registry import MODELS
+
+    (tmp_path / 'configs').symlink_to(ROOT / 'configs')
+    data = ShapesDataset(tmp_path / 'data/shapes', split='val', num_images=8, image_size=64)
+    cfg = load_config(ROOT / 'configs/yolo_capture.py')
+    state = MODELS.build({**cfg.model, 'num_classes': len(data.classes)}).state_dict()
+    content = {'meta': {'cfg': plain(cfg.to_dict())}, 'classes': list(data.classes), 'state_dict': state}
+    (tmp_path / 'work_dirs/yolo_capture').mkdir(parents=True)
+    save(content, tmp_path / 'work_dirs/yolo_capture/best.pth')
+    listed = commands(ROOT / 'docs' / 'evaluation.md')
+    assert len(listed) >= 3
+    for command in listed:
+        call(command)
+    assert (tmp_path / 'pictures/figures/confusion_matrix.png').is_file()
+    assert (tmp_path / 'nms.json').is_file()
+    assert (tmp_path / 'found/predictions.json').is_file()
+
+
+def test_what_the_evaluation_page_shows_is_a_valid_config(tmp_path: Path) -> None:
+    from lucid.apis import load_config
+
+    blocks = re.findall(r'^```python\n(.*?)^```', (ROOT / 'docs' / 'evaluation.md').read_text(), flags=re.M | re.S)
+    assert len(blocks) == 2
+    for number, shown in enumerate(blocks):
+        path = tmp_path / f'shown_{number}.py'
+        path.write_text(f"_base_ = ['{ROOT}/configs/yolo/detect_n_folder.py']\n{shown}")
+        load_config(path)

@@ -37,10 +37,14 @@ CONFIGS: dict[str, dict[str, Any] | Callable[[Path], dict[str, Any]]] = {
     'ValLoop': lambda folder: {**loop(folder), 'evaluator': Evaluator([])},
     'TestLoop': lambda folder: {**loop(folder), 'evaluator': Evaluator([])},
     'CocoDataset': lambda folder: {'data_root': shapes(folder), 'split': 'val', 'image_size': 64},
+    'FolderDataset': lambda folder: {'data_root': shapes(folder), 'split': 'val', 'image_size': 64},
+    'YoloDataset': lambda folder: {'data_root': yolo(folder), 'split': 'val', 'image_size': 64},
+    'VocDataset': lambda folder: {'data_root': voc(folder), 'split': 'val', 'image_size': 64},
     'ShapesDataset': lambda folder: {'data_root': folder, 'split': 'val', 'num_images': 1, 'image_size': 64},
     'CaptureHook': {'regions': [{'type': 'ModuleRegion', 'target': 'network'}]},
     'ModuleRegion': {'target': 'network'},
     'EpochSampler': {'dataset': range(4), 'seed': 0},
+    'RepeatFactorSampler': lambda folder: {'dataset': one_image(folder), 'seed': 0},
     'RandomAffine': {'image_size': 64},
     'Letterbox': {'image_size': 64},
     'Mosaic': {'image_size': 64},
@@ -54,8 +58,28 @@ def small_optimizer() -> torch.optim.Optimizer:
     return optimizer
 
 
+def one_image(folder: Path) -> ShapesDataset:
+    return ShapesDataset(folder, split='val', num_images=1, image_size=64)
+
+
 def shapes(folder: Path) -> Path:
     ShapesDataset(folder, split='val', num_images=1, image_size=64)
+    return folder
+
+
+def yolo(folder: Path) -> Path:
+    shapes(folder)
+    (folder / 'data.yaml').write_text('names: [disc]\nval: val\n')
+    (folder / 'val/000000.txt').write_text('0 0.5 0.5 0.25 0.25\n')
+    return folder
+
+
+def voc(folder: Path) -> Path:
+    shapes(folder).joinpath('val').rename(folder / 'JPEGImages')
+    for name, text in (('Annotations/000000.xml', '<annotation/>'), ('ImageSets/Main/val.txt', '000000')):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text(text)
+    (folder / 'classes.txt').write_text('disc')
     return folder
 
 

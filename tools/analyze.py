@@ -1,3 +1,4 @@
+#!/usr/bin/env python
 """Print parameters, multiply-adds and the bytes floor of a config's network, layer by layer."""
 
 import argparse

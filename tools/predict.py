@@ -1,3 +1,4 @@
+#!/usr/bin/env python
 """Detect objects in images with a trained checkpoint: draws them, writes predictions.json, prints a table."""
 
 import argparse
@@ -9,7 +10,8 @@ from lucid.apis.prediction import find_image_files, predict_files
 EXAMPLES = """\
 examples:
   python tools/predict.py photo.jpg --checkpoint work_dirs/yolo_capture/best.pth
-  python tools/predict.py photos/ 'more/**/*.png' --checkpoint best.pth --score 0.5 --out found"""
+  python tools/predict.py photos/ 'more/**/*.png' --checkpoint best.pth --score 0.5 --out found
+  python tools/predict.py photos/ --checkpoint best.pth --path nms"""
 NO_CHECKPOINT = """\
 no --checkpoint given. lucid comes without pretrained weights: train some first, for example
   python tools/train.py configs/yolo_capture.py
@@ -29,6 +31,12 @@ def main() -> int:
     )
     parser.add_argument('--device', help='cpu, cuda or cuda:N (default: a CUDA card where there is one)')
     parser.add_argument('--weights', choices=('auto', 'ema', 'raw'), default='auto', help='averaged or trained values')
+    parser.add_argument(
+        '--path',
+        choices=('one_to_one', 'nms'),
+        default='one_to_one',
+        help='end to end, or the one-to-many branch through NMS (default: %(default)s)',
+    )
     parser.add_argument('--score', type=float, default=0.25, help='lowest score of a detection (default: %(default)s)')
     parser.add_argument(
         '--out',
@@ -49,7 +57,9 @@ def main() -> int:
         parser.error(f'--score {args.score:g}: give a number from 0 to 1')
     try:
         files = find_image_files(args.images)
-        detector = init_detector(args.checkpoint, config=args.config, device=args.device, weights=args.weights)
+        detector = init_detector(
+            args.checkpoint, config=args.config, device=args.device, weights=args.weights, path=args.path
+        )
         result = predict_files(detector, files, args.out, score_threshold=args.score, batch_size=args.batch_size)
     except (ValueError, OSError) as error:
         parser.exit(2, f'{parser.prog}: error: {error}\n')

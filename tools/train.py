@@ -22,6 +22,7 @@ EXAMPLES = """examples:
   tools/train.py configs/yolo/detect_n_folder.py --cfg-options data_root=/data/mine train_dataloader.batch_size=8
   tools/train.py configs/yolo/detect_s_coco.py --amp --work-dir runs/s --seed 1
   tools/train.py configs/yolo/detect_s_coco.py --amp --work-dir runs/s --resume
+  tools/train.py configs/yolo/detect_n_folder.py --load-from work_dirs/detect_n_coco/best.pth
   torchrun --nproc-per-node 4 tools/train.py configs/yolo/detect_s_coco.py --launcher pytorch
 """
 
@@ -35,6 +36,9 @@ def main() -> int:
     parser.add_argument('--work-dir', type=Path, help='where results go (default: work_dirs/<name of the config>)')
     parser.add_argument(
         '--resume', nargs='?', const=True, default=False, metavar='PATH', help='go on (default: from last.pth)'
+    )
+    parser.add_argument(
+        '--load-from', type=Path, metavar='PATH', help='start from the weights that fit; classes are matched by name'
     )
     parser.add_argument(
         '--amp', nargs='?', const='bfloat16', choices=('bfloat16', 'float16'), help='mixed precision (bfloat16)'
@@ -59,6 +63,7 @@ def main() -> int:
             deterministic=args.deterministic,
             amp=args.amp,
             launcher=args.launcher,
+            load_from=args.load_from,
         )
         train(cfg, resume=args.resume)
     except (ConfigError, CheckpointError, ImageError, FileNotFoundError, NonFiniteLossError) as error:

@@ -31,4 +31,5 @@ val_dataloader = dict(
     sampler=dict(type='DefaultSampler', shuffle=False),
     collate_fn=dict(type='detection_collate'),
 )
-val_evaluator = dict(type='CocoMetric')
+# Both ways from the one forward to boxes: end to end, and the one-to-many branch through NMS.
+val_evaluator = dict(type='CocoMetric', paths=('one_to_one', 'nms'))

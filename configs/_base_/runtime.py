@@ -10,7 +10,10 @@ default_hooks = dict(
     checkpoint=dict(type='CheckpointHook', interval=1, save_best='coco/mAP'),
     ema=dict(type='EMAHook'),
     branch_weight=dict(type='BranchWeightHook'),
+    early_stopping=dict(type='EarlyStoppingHook', patience=None),  # epochs without a better save_best; None: never
     pictures=dict(type='VisualizationHook'),
+    figures=dict(type='EvaluationFiguresHook'),
+    curves=dict(type='CurvesHook'),
     progress=dict(type='ProgressHook'),
     environment=dict(type='EnvironmentHook'),
 )

@@ -5,3 +5,6 @@ val_cfg = dict(type='ValLoop')
 
 optim_wrapper = dict(type='OptimWrapper', optimizer=dict(type='MuSGD', lr=0.01), clip_grad=dict(max_norm=10.0))
 param_scheduler = dict(type='WarmupLinearLR', warmup_epochs=3.0, lrf=0.01)
+
+effective_batch_size = None  # images per optimizer step over all processes; sets optim_wrapper.accumulative_counts
+auto_scale_lr = dict(enable=False, base_batch_size=64)  # lr times images per step over this many

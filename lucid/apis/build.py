@@ -10,8 +10,10 @@ from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from torch.utils.data import Dataset
 
-from lucid.apis.data import build_dataloader, build_dataset, check_agreement, settle_classes
+from lucid.apis.batch import settle_batch
+from lucid.apis.data import build_dataloader, build_dataset, build_metric, check_agreement, settle_classes
 from lucid.apis.options import apply_options
+from lucid.apis.remarks import log_remarks
 from lucid.apis.signatures import nearest, signature_of
 from lucid.apis.validate import ConfigError, validate
 from lucid.engine.runner import Runner
@@ -54,6 +56,7 @@ def override(
     deterministic: bool = False,
     amp: Literal['bfloat16', 'float16'] | None = None,
     launcher: str | None = None,
+    load_from: str | Path | None = None,
 ) -> Config:
     """Set what the tools have own flags for.
 
@@ -64,6 +67,7 @@ def override(
         deterministic: Use deterministic algorithms only.
         amp: Train under autocast in this type.
         launcher: 'none' or 'pytorch'.
+        load_from: Checkpoint whose weights training starts from.
 
     Returns:
         A changed copy; what is not given is as it was.
@@ -73,6 +77,8 @@ def override(
         cfg.work_dir = str(work_dir)
     if launcher is not None:
         cfg.launcher = launcher
+    if load_from is not None:
+        cfg.load_from = str(load_from)
     chosen = {'seed': seed} if seed is not None else {}
     if deterministic:
         chosen['deterministic'] = True
@@ -145,6 +151,7 @@ def build_runner(cfg: Config, *, mode: Literal['train', 'test'], resume: Path | 
     parts: dict[str, Any] = {}
     if mode == 'train':
         _require(cfg, 'train_dataloader', 'train_cfg', 'optim_wrapper')
+        settle_batch(cfg)
         train = build_dataset(cfg.train_dataloader.dataset)
         classes = settle_classes(cfg, train)
         parts = {
@@ -175,6 +182,9 @@ def build_runner(cfg: Config, *, mode: Literal['train', 'test'], resume: Path | 
             if runner.param_schedulers is not None:
                 runner.param_schedulers = runner.build_param_scheduler(runner.param_schedulers)
             runner.call_hook('check')
+            if cfg.get('load_from') is not None and resume is None:
+                runner.plan_weights()
+            log_remarks(runner)
     except (ValueError, FileNotFoundError) as error:
         raise ConfigError(str(error)) from error
     return runner
@@ -186,7 +196,7 @@ def _runner(cfg: Config, parts: dict[str, Any], *, mode: str, resume: Path | Non
     hooks = dict(cfg.get('default_hooks') or {})
     if mode == 'test':
         # The others belong to training; None switches mmengine's own off.
-        kept = ('runtime_info', 'logger', 'pictures', 'progress')
+        kept = ('runtime_info', 'logger', 'pictures', 'figures', 'progress')
         hooks = {name: hook for name, hook in hooks.items() if name in kept}
         hooks |= dict.fromkeys(('timer', 'sampler_seed', 'param_scheduler', 'checkpoint'))
     settled = copied(cfg)  # the runner changes what it is given
@@ -201,7 +211,8 @@ def _runner(cfg: Config, parts: dict[str, Any], *, mode: str, resume: Path | Non
         launcher=settled.get('launcher', 'none'),
         randomness=settled.randomness,
         default_hooks={name: hook for name, hook in hooks.items() if hook is not None or name in MMENGINE_HOOKS},
-        load_from=cfg.get('load_from') if resume is None else str(resume),
+        # A test has the weights that it tests: those that training started from must not replace them.
+        load_from=str(resume) if resume is not None else cfg.get('load_from') if mode == 'train' else None,
         resume=resume is not None,
         # mmengine keeps hub, logger and scope by this name, for the whole process.
         experiment_name=f'{cfg.get("experiment_name") or stem}_{next(_numbers)}',
@@ -228,16 +239,18 @@ def _check_log_level(cfg: Config) -> None:
 def _evaluation(cfg: Config, dataset: Dataset, *, name: str, source: str, seed: int) -> dict[str, Any]:
     _require(cfg, f'{source}_evaluator')
     evaluator = cfg[f'{source}_evaluator']
-    for metric in evaluator if isinstance(evaluator, list | tuple) else [evaluator]:
+    metrics = evaluator if isinstance(evaluator, list | tuple) else [evaluator]
+    for metric in metrics:
         takes = signature_of(METRICS.get(metric['type'])).names
-        if 'ann_file' in takes and metric.get('ann_file') is None and hasattr(dataset, 'annotation_file'):
-            metric['ann_file'] = str(dataset.annotation_file)
+        file = getattr(dataset, 'annotation_file', None)
+        if 'ann_file' in takes and metric.get('ann_file') is None and file:
+            metric['ann_file'] = str(file)
     return {
         f'{name}_dataloader': build_dataloader(
             cfg[f'{source}_dataloader'], dataset=dataset, seed=seed, name=f'{source}_dataloader'
         ),
         f'{name}_cfg': cfg.get(f'{name}_cfg') or {'type': f'{name.capitalize()}Loop'},
-        f'{name}_evaluator': copied(cfg)[f'{source}_evaluator'],
+        f'{name}_evaluator': [build_metric(metric, dataset) for metric in metrics],
     }
 
 

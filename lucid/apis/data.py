@@ -11,17 +11,28 @@ import torch
 from mmengine.config import Config
 from mmengine.dataset import worker_init_fn
 from mmengine.dist import get_rank
+from mmengine.evaluator import BaseMetric
 from mmengine.registry import Registry
 from torch.utils.data import DataLoader, Dataset
 
 from lucid.apis.signatures import signature_of
 from lucid.apis.validate import ConfigError
-from lucid.registry import DATA_SAMPLERS, DATASETS, FUNCTIONS, MODELS
+from lucid.registry import DATA_SAMPLERS, DATASETS, FUNCTIONS, METRICS, MODELS
 
 
 def build_dataset(cfg: Mapping[str, Any]) -> Dataset:
     """Build a data set; what is wrong with its data or its arguments is a ``ConfigError``."""
     return _build(DATASETS, cfg)
+
+
+def build_metric(cfg: Mapping[str, Any], dataset: Dataset) -> BaseMetric:
+    """Build a metric; one that reads COCO JSON gets the boxes of a data set that has no such file."""
+    given = dict(cfg)
+    if 'ann_file' in signature_of(METRICS.get(given['type'])).names and given.get('ann_file') is None:
+        # Not by the config: it is text, and the boxes are none.
+        given['ann_file'] = dataset.as_coco() if hasattr(dataset, 'as_coco') else None
+    metric: BaseMetric = _build(METRICS, given)
+    return metric
 
 
 def _build(registry: Registry, cfg: Mapping[str, Any], **given: Any) -> Any:
@@ -135,4 +146,4 @@ def check_agreement(train: Dataset, other: Dataset, classes: tuple[str, ...]) ->
 
 
 def _source(dataset: Dataset) -> str:
-    return str(getattr(dataset, 'annotation_file', type(dataset).__name__))
+    return str(getattr(dataset, 'source', type(dataset).__name__))

@@ -42,6 +42,7 @@ def init_detector(
     config: str | Path | None = None,
     device: str | torch.device | None = None,
     weights: Weights = 'auto',
+    path: str = 'one_to_one',
 ) -> TrainedDetector:
     """Build a detector from a checkpoint of a training run, which holds its config and class names as plain data.
 
@@ -50,13 +51,15 @@ def init_detector(
         config: Config file to build from instead of the checkpoint's own config.
         device: Where the detector runs; None takes a CUDA card where there is one.
         weights: ``'ema'`` the averaged values, ``'raw'`` the trained ones, ``'auto'`` averaged where there are such.
+        path: From the forward to detections: ``'one_to_one'`` end to end, ``'nms'`` the one-to-many branch through NMS.
 
     Returns:
         What ``inference_detector`` takes; its model is the caller's own.
 
     Raises:
         FileNotFoundError: There is no checkpoint.
-        ValueError: It is damaged, has no config or classes, or does not fit the config; or the device is not there.
+        ValueError: It is damaged, has no config or classes, or does not fit the config; or the device is not there, or
+            the model has no such path.
     """
     place = _device(device)
     content = load(checkpoint)
@@ -76,6 +79,11 @@ def init_detector(
             'use the config that it was trained with'
         )
     model = MODELS.build(model_cfg)
+    known = getattr(model, 'known_paths', ('one_to_one',))
+    if path not in known:
+        raise ValueError(f'path {path!r} is none of {type(model).__name__}; use one of {", ".join(known)}')
+    if hasattr(model, 'paths'):
+        model.paths = (path,)
     load_weights(model, content, weights)
     return TrainedDetector(model.to(place).eval(), classes, _pipeline(cfg, str(source)), place)
 
@@ -87,7 +95,7 @@ def inference_detector(
     batch_size: int = 1,
     score_threshold: float = 0.25,
 ) -> list[Prediction]:
-    """Detect objects in images.
+    """Detect objects in images, by the path that ``init_detector`` set.
 
     Args:
         detector: What ``init_detector`` returned.

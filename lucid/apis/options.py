@@ -52,7 +52,8 @@ def apply_options(cfg: Config, options: Mapping[str, Any]) -> Config:
 
     Args:
         cfg: A valid config, not changed.
-        options: Values by dotted key; a number selects from a list.
+        options: Values by dotted key; a number selects from a list. What names a ``type`` comes first, so that others
+            may be parameters of that.
 
     Returns:
         A changed copy.
@@ -60,6 +61,10 @@ def apply_options(cfg: Config, options: Mapping[str, Any]) -> Config:
     Raises:
         ConfigError: An option changes nothing that anybody reads.
     """
+    types = {key: value for key, value in options.items() if key.endswith('.type')}
+    if types and len(types) < len(options):
+        cfg = apply_options(cfg, types)
+        options = {key: value for key, value in options.items() if key not in types}
     known = validate(cfg)
     plain = cfg.to_dict()
     for key in options:

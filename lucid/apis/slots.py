@@ -75,7 +75,7 @@ ANYWHERE: tuple[Registry, ...] = tuple(value for value in vars(own).values() if 
 # a misspelt one would run beside the hook that it meant to replace.
 DEFAULT_HOOKS = (
     *('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint'),
-    *('ema', 'branch_weight', 'pictures', 'progress', 'environment'),
+    *('ema', 'branch_weight', 'early_stopping', 'pictures', 'figures', 'curves', 'progress', 'environment'),
 )
 
 
@@ -106,8 +106,10 @@ TOP_KEYS = (
     # Read by the runner from the config itself.
     *('model_wrapper_cfg', 'find_unused_parameters', 'sync_bn', 'compile', 'activation_checkpointing'),
     *('efficient_conv_bn_eval', 'custom_imports'),
-    # lucid's own: filled into every data set that does not state its own.
+    # lucid's own: filled into every data set that does not state its own,
     *('data_root', 'image_size'),
+    # and what optim_wrapper.accumulative_counts follows from.
+    'effective_batch_size',
 )
 
 # Smallest value of whole numbers, by key, wherever they stand.
@@ -119,6 +121,8 @@ AT_LEAST: Mapping[str, int] = {
     'val_interval': 1,
     'val_begin': 0,
     'accumulative_counts': 1,
+    'effective_batch_size': 1,
+    'base_batch_size': 1,
     'seed': 0,
 }
 # Numbers that make no sense at or below zero.

@@ -14,6 +14,7 @@ from lucid.engine import checkpoint as files
 from lucid.engine.checkpoint import CheckpointError, Weights
 from lucid.engine.distributed import unwrapped
 from lucid.registry import METRICS
+from lucid.structures.detections import PATHS
 
 
 def test(
@@ -21,6 +22,7 @@ def test(
     checkpoint: str | Path,
     *,
     weights: Weights = 'auto',  # noqa: PT028 (no test of pytest's)
+    path: str | None = None,  # noqa: PT028
     out: str | Path | None = None,  # noqa: PT028
     show_dir: str | Path | None = None,  # noqa: PT028
 ) -> dict[str, Any]:
@@ -30,8 +32,10 @@ def test(
         cfg: What ``load_config`` returned, not changed.
         checkpoint: File that training wrote.
         weights: Averaged or trained ones; ``'auto'`` takes the averaged where there are any.
-        out: Where to write the detections as COCO results JSON.
-        show_dir: Where to draw each image with ground truth and detections.
+        path: ``'one_to_one'``, ``'nms'`` or ``'both'``, what the metrics evaluate; None leaves it to the config.
+        out: Where to write the detections as COCO results JSON: those of the one path, of both the end-to-end ones.
+        show_dir: Where to draw each image with ground truth and detections, and in ``figures`` below it the charts and
+            the worst images.
 
     Returns:
         The metrics by name.
@@ -47,11 +51,15 @@ def test(
     problems = (out is not None and file_problem(out)) or (show_dir is not None and folder_problem(show_dir))
     if problems:
         raise ConfigError(problems)
+    if path is not None:
+        _set(cfg, f'{source}_evaluator', 'paths', PATHS if path == 'both' else (path,), what='takes paths')
     if out is not None:
-        _write_to(cfg, f'{source}_evaluator', out)
+        _set(cfg, f'{source}_evaluator', 'outfile', str(out), what='writes detections')
     if show_dir is not None:
         hooks = cfg.setdefault('default_hooks', {})
         hooks['pictures'] = {**(hooks.get('pictures') or {'type': 'VisualizationHook'}), 'test_dir': str(show_dir)}
+        figures = hooks.get('figures') or {'type': 'EvaluationFiguresHook'}
+        hooks['figures'] = {**figures, 'test_dir': str(Path(show_dir, 'figures'))}
     with joined(cfg):
         runner = build_runner(cfg, mode='test')
         ours, theirs = list(getattr(runner._test_dataloader.dataset, 'classes', ())), list(content['classes'])
@@ -60,17 +68,21 @@ def test(
                 f'{checkpoint} knows the classes {theirs}, the data has {ours}; test on data with the same classes'
             )
         files.load_weights(unwrapped(runner.model), content, weights)
+        try:
+            _ = runner.test_loop  # now, not in test(): what is wrong with its metrics is the config's fault
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
         return runner.test()
 
 
-def _write_to(cfg: Config, key: str, out: str | Path) -> None:
-    """Set ``outfile`` of each metric that has one."""
-    if cfg.get(key) is None:
-        raise ConfigError(f'{cfg.filename}: there is no {key}, which this needs; add it')
-    evaluator = cfg[key]
-    metrics = evaluator if isinstance(evaluator, list | tuple) else [evaluator]
-    able = [metric for metric in metrics if 'outfile' in signature_of(METRICS.get(metric['type'])).names]
+def _set(cfg: Config, evaluator: str, key: str, value: Any, *, what: str) -> None:
+    """Set ``key`` of each metric that has one."""
+    if cfg.get(evaluator) is None:
+        raise ConfigError(f'{cfg.filename}: there is no {evaluator}, which this needs; add it')
+    stated = cfg[evaluator]
+    metrics = stated if isinstance(stated, list | tuple) else [stated]
+    able = [metric for metric in metrics if key in signature_of(METRICS.get(metric['type'])).names]
     if not able:
-        raise ConfigError(f'{cfg.filename}: no metric of {key} writes detections; add CocoMetric')
+        raise ConfigError(f'{cfg.filename}: no metric of {evaluator} {what}; add CocoMetric')
     for metric in able:
-        metric['outfile'] = str(out)
+        metric[key] = value

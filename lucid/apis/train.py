@@ -19,6 +19,12 @@ from lucid.engine.checkpoint import CheckpointError, plain
 from lucid.engine.loops import EpochTrainLoop, Stopped
 from lucid.engine.runner import Runner
 
+# What decides which numbers a run computes: with another of these, a checkpoint is no part of it.
+PLACES = (
+    *('model', 'optim_wrapper.optimizer.type', 'optim_wrapper.accumulative_counts'),
+    *('train_dataloader.batch_size', 'train_dataloader.sampler'),
+)
+
 
 class Interrupted(KeyboardInterrupt):
     """Training was stopped by a signal; the message says where the last checkpoint is and how to go on.
@@ -81,7 +87,7 @@ def check_resumable(checkpoint: dict[str, Any], runner: Runner, *, path: Path | 
         path: For the message.
 
     Raises:
-        CheckpointError: Classes, model, seed, optimizer, or the number of batches differ, or training is finished.
+        CheckpointError: Classes, model, seed, optimizer, sampler, or the batches differ, or training is finished.
     """
     meta, cfg = checkpoint['meta'], runner.cfg
     before = meta.get('cfg') or {}
@@ -91,7 +97,7 @@ def check_resumable(checkpoint: dict[str, Any], runner: Runner, *, path: Path | 
         'randomness.seed': (meta.get('seed'), runner.seed),
         'batches per epoch': (meta.get('batches_per_epoch'), len(loader)),
     }
-    for place in ('model', 'optim_wrapper.optimizer.type', 'optim_wrapper.accumulative_counts'):
+    for place in PLACES:
         pairs[place] = (_at(before, place), _at(plain(cfg.to_dict()), place))
     for name, (there, here) in pairs.items():
         for where, was, now in _differences(name, there, here):

@@ -1,7 +1,7 @@
-"""COCO instances JSON as compact arrays.
+"""The annotations of a data set as compact arrays.
 
-The dictionaries of the file are not kept: reading a Python object writes its reference count, and every loader worker
-would come to own a copy of the whole file.
+The objects that a reader made of them are not kept: reading a Python object writes its reference count, and every
+loader worker would come to own a copy of all.
 
 Shape suffixes: I images, N annotations of all images, R rings, P polygon points, K keypoints.
 """
@@ -15,10 +15,13 @@ from numpy.typing import NDArray
 
 from lucid.structures.affine import Float32
 from lucid.structures.polygons import Rings
+from lucid.structures.rotated import from_corners
+
+Box = tuple[float, float, float, float]
 
 
 class Categories(NamedTuple):
-    """The classes of a file: label i is ``ids[i]``, named ``names[i]``; keypoint names are those of all classes."""
+    """The classes of a data set: label i is ``ids[i]``, named ``names[i]``; keypoint names are those of all classes."""
 
     ids: tuple[int, ...]
     names: tuple[str, ...]
@@ -28,7 +31,7 @@ class Categories(NamedTuple):
 class Annotations(NamedTuple):
     """Annotations sorted by image; those of image i are the rows ``offsets_I1[i]`` to ``offsets_I1[i + 1]``.
 
-    ids_N:          int64, as in the file
+    ids_N:          int64, as COCO JSON has them; in other layouts the line in the image's label file
     boxes_N4:       float32, xyxy, pixels of the file's image, clipped to it
     labels_N:       int64, 0..C-1
     crowd_N:        bool, an ignored region
@@ -64,17 +67,26 @@ class Annotations(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One checked annotation, before it is packed."""
+    """One checked annotation, before it is packed; in the precision of its file.
+
+    image:     index of its image
+    id:        as COCO JSON numbers it, else -1; in other layouts the line in its file
+    label:     0..C-1
+    box:       xyxy, pixels, inside the image
+    crowd:     an ignored region
+    area:      square pixels
+    corners:   four corners in turn, pixels, of an object that is a rotated rectangle
+    """
 
     image: int
     id: int
     label: int
-    box: tuple[float, float, float, float]
+    box: Box
     crowd: bool
     area: float
-    rings: Rings
-    rbox: Float32 | None
-    keypoints: Float32 | None
+    rings: Sequence[Float32] = ()
+    corners: NDArray[np.float64] | None = None
+    keypoints: Float32 | None = None
 
 
 def pack(rows: Sequence[Row], num_images: int, targets: Sequence[str], num_keypoints: int) -> Annotations:
@@ -103,9 +115,13 @@ def pack(rows: Sequence[Row], num_images: int, targets: Sequence[str], num_keypo
         points_P2=np.concatenate([np.zeros((0, 2), np.float32), *rings]) if polygons else None,
         ring_offsets_R1=_offsets([len(ring) for ring in rings]) if polygons else None,
         row_offsets_N1=_offsets([len(row.rings) for row in rows]) if polygons else None,
-        rboxes_N5=_stacked([row.rbox for row in rows], (5,)) if 'rboxes' in targets else None,
+        rboxes_N5=_stacked([_rbox(row) for row in rows], (5,)) if 'rboxes' in targets else None,
         keypoints_NK3=_stacked([row.keypoints for row in rows], (num_keypoints, 3)) if 'keypoints' in targets else None,
     )
+
+
+def _rbox(row: Row) -> Float32 | None:
+    return None if row.corners is None else from_corners(row.corners[None])[0]
 
 
 def _offsets(counts: Sequence[int]) -> NDArray[np.int64]:

@@ -3,66 +3,52 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeGuard
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lucid.datasets.annotations import Annotations, Categories, Row, pack
-from lucid.datasets.problems import Problems
+from lucid.datasets.annotations import Box, Categories, Row
+from lucid.datasets.content import LARGEST, THINNEST, AnnotationError, Content, ImageRow, check_targets, checked_box
+from lucid.datasets.layout import find_annotations, find_images
+from lucid.datasets.problems import DataError, Problems
 from lucid.structures.affine import Float32
 from lucid.structures.coco_json import MOST, read_categories, read_coco_json, whole_number
 from lucid.structures.polygons import Rings
 from lucid.structures.rotated import from_corners
 
-TARGETS = ('boxes', 'polygons', 'rboxes', 'keypoints')
-LARGEST = 2**31 - 1
-"""Pixels of a side, kept as int32."""
-THINNEST = 1e-3
-"""Pixels; what is thinner has no area in float32 at the far side of a large image."""
 
-
-class AnnotationError(ValueError):
-    """Why an annotation cannot be used; ``kind`` is one word for counting."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-
-class ImageRow(NamedTuple):
-    """One image as the file names it; sizes in pixels."""
-
-    id: int
-    file_name: str
-    height: int
-    width: int
-
-
-class CocoFile(NamedTuple):
-    """The usable content of an annotation file; crowd annotations are in it, bad ones are not."""
-
-    categories: Categories
-    images: list[ImageRow]
-    annotations: Annotations
-
-
-def read_coco(path: Path, *, targets: Sequence[str], problems: Problems) -> CocoFile:
-    """Read an annotation file; bad annotations go to ``problems`` and are left out.
+def read_coco(
+    data_root: Path,
+    split: str,
+    *,
+    problems: Problems,
+    targets: Sequence[str] = ('boxes',),
+    ann_file: str | Path | None = None,
+    image_dir: str | Path | None = None,
+) -> Content:
+    """Read COCO instances JSON; bad annotations go to ``problems`` and are left out.
 
     Args:
-        path: COCO instances JSON.
-        targets: Kinds to read: boxes, polygons, rboxes, keypoints.
+        data_root: Folder of the data set.
+        split: Its part, such as ``train``; leads to the files unless they are given.
         problems: Collects what is wrong with single annotations.
+        targets: Kinds to read: boxes, polygons, rboxes, keypoints.
+        ann_file: Annotation file, relative to ``data_root``; None looks in the usual places.
+        image_dir: Folder of the images, relative to ``data_root``; None looks in the usual places.
 
     Returns:
         What is usable.
 
     Raises:
-        ValueError: The file as a whole is unusable: no JSON, a missing or malformed part, or an id that occurs twice.
+        ValueError: Files are missing or ambiguous, or the annotation file as a whole is unusable: no JSON, a missing
+            part, malformed categories, or no image.
     """
+    check_targets(targets, 'coco')
+    path = find_annotations(data_root, split, ann_file)
     content = read_coco_json(path)
     categories = _categories(path, content['categories'], targets)
-    images = _images(path, content['images'])
+    images = _images(path, content['images'], problems)
     image_of = {image.id: index for index, image in enumerate(images)}
     label_of = {category: label for label, category in enumerate(categories.ids)}
     rows = []
@@ -71,10 +57,13 @@ def read_coco(path: Path, *, targets: Sequence[str], problems: Problems) -> Coco
         try:
             rows.append(_row(entry, index, images, label_of, targets, len(categories.keypoints)))
         except AnnotationError as bad:
-            where = f'of image {images[index].file_name}' if index >= 0 else 'of no listed image'
+            where = f'of image {images[index].file}' if index >= 0 else 'of no listed image'
             name = entry.get('id', f'at position {position}') if isinstance(entry, dict) else f'at position {position}'
-            problems.add(bad.kind, f'{path.name}: annotation {name} {where}: {bad}', image=index, annotation=position)
-    return CocoFile(categories, images, pack(rows, len(images), targets, len(categories.keypoints)))
+            place = f'{path.name}: annotation {name} {where}'
+            problems.add(bad.kind, str(bad), place=place, image=index, annotation=position, box=_stated(entry))
+    folder = find_images(data_root, split, [image.file for image in images], image_dir)
+    placed = [image._replace(file=str(folder / image.file)) for image in images]
+    return Content('coco', path, categories, placed, rows)
 
 
 def _categories(path: Path, entries: list[dict[str, Any]], targets: Sequence[str]) -> Categories:
@@ -91,8 +80,8 @@ def _categories(path: Path, entries: list[dict[str, Any]], targets: Sequence[str
     )
 
 
-def _images(path: Path, entries: list[dict[str, Any]]) -> list[ImageRow]:
-    images = []
+def _images(path: Path, entries: list[dict[str, Any]], problems: Problems) -> list[ImageRow]:
+    images: list[ImageRow] = []
     for position, entry in enumerate(entries):
         try:
             image = ImageRow(
@@ -102,19 +91,26 @@ def _images(path: Path, entries: list[dict[str, Any]]) -> list[ImageRow]:
                 whole_number(entry['width']),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                f'{path}: image at position {position} needs file_name and whole numbers id, height and width '
-                f'({type(error).__name__}: {error}); add them'
-            ) from error
+            text = f'needs file_name and whole numbers id, height and width ({type(error).__name__}: {error}); add them'
+            problems.add('malformed_image', text, place=f'{path.name}: image at position {position}')
+            continue
         if not (0 < image.height <= LARGEST and 0 < image.width <= LARGEST):
-            raise ValueError(
-                f'{path}: image {image.file_name} is {image.width}x{image.height} pixels; correct its size'
-            )
+            text = f'is {image.width}x{image.height} pixels; correct its size'
+            problems.add('malformed_image', text, place=f'{path.name}: image {image.file}')
+            continue
         images.append(image)
-    if len({image.id for image in images}) < len(images):
-        raise ValueError(f'{path}: an image id occurs twice; give each image its own id')
+    names: dict[int, list[str]] = {}
+    for image in images:
+        names.setdefault(image.id, []).append(image.file)
+    for index, image in enumerate(images):
+        if len(same := names[image.id]) > 1:
+            text = f'an image id occurs twice: {image.id} is that of {", ".join(same[:5])}; give each image its own id'
+            problems.add('duplicate_image_id', text, place=f'{path.name}: image {image.file}', image=index)
     if not images:
-        raise ValueError(f'{path}: lists no images; choose another split or annotation file')
+        problems.settle(str(path))
+        first = f' (first problem: {problems.found[0].message})' if entries else ''
+        text = f'lists no {"usable images" if entries else "images"}{first}; choose another split or annotation file'
+        raise DataError(f'{path}: {text}', problems.found)
     return images
 
 
@@ -145,28 +141,20 @@ def _row(
         label=label,
         box=box,
         crowd=crowd,
-        area=float(area)
-        if isinstance(area, int | float) and math.isfinite(area)
-        else (box[2] - box[0]) * (box[3] - box[1]),
-        rings=_rings(entry.get('segmentation')) if wanted and 'polygons' in targets else [],
-        rbox=_rbox(entry) if wanted and 'rboxes' in targets else None,
+        area=float(area) if _is_number(area) else (box[2] - box[0]) * (box[3] - box[1]),
+        rings=_rings(entry.get('segmentation')) if wanted and 'polygons' in targets else (),
+        corners=_corners(entry) if wanted and 'rboxes' in targets else None,
         keypoints=_keypoints(entry.get('keypoints'), num_keypoints) if wanted and 'keypoints' in targets else None,
     )
 
 
-def _box(bbox: Any, image: ImageRow) -> tuple[float, float, float, float]:
+def _box(bbox: Any, image: ImageRow) -> Box:
     """Corners of an x, y, width, height box, clipped to the image."""
     x, y, width, height = _numbers('malformed_box', 'bbox', bbox, 4)
-    if not all(map(math.isfinite, (x, y, width, height))):
-        raise AnnotationError('nan_box', f'bbox {bbox} is not finite')
-    if width < 0 or height < 0:
-        raise AnnotationError('inverted_box', f'bbox {bbox} has a negative width or height')
-    if width < THINNEST or height < THINNEST:
+    # At a large x a small width would vanish in the sum.
+    if 0 <= width < THINNEST or 0 <= height < THINNEST:
         raise AnnotationError('empty_box', f'bbox {bbox} has no area')
-    x1, y1, x2, y2 = max(x, 0.0), max(y, 0.0), min(x + width, image.width), min(y + height, image.height)
-    if x2 - x1 < THINNEST or y2 - y1 < THINNEST:
-        raise AnnotationError('outside_box', f'bbox {bbox} is outside the {image.width}x{image.height} image')
-    return x1, y1, x2, y2
+    return checked_box((x, y, x + width, y + height), (image.height, image.width), text=f'bbox {bbox}')
 
 
 def _rings(segmentation: Any) -> Rings:
@@ -183,19 +171,19 @@ def _rings(segmentation: Any) -> Rings:
     return rings
 
 
-def _rbox(entry: dict[str, Any]) -> Float32:
-    """The rectangle of ``obb``, four corners in turn, else of a segmentation with one ring of four points."""
-    corners = entry.get('obb')
+def _corners(entry: dict[str, Any]) -> NDArray[np.float64]:
+    """The corners of ``obb``, four in turn, else of a segmentation with one ring of four points."""
+    values = entry.get('obb')
     segmentation = entry.get('segmentation')
-    if corners is None and isinstance(segmentation, list) and len(segmentation) == 1:
-        corners = segmentation[0]
-    points = _numbers('malformed_rbox', 'obb (else a segmentation of one ring)', corners, 8)
+    if values is None and isinstance(segmentation, list) and len(segmentation) == 1:
+        values = segmentation[0]
+    points = _numbers('malformed_rbox', 'obb (else a segmentation of one ring)', values, 8)
     if not all(map(math.isfinite, points)):
         raise AnnotationError('malformed_rbox', f'corners {points} are not finite')
-    rbox = from_corners(np.array(points).reshape(1, 4, 2))[0]
-    if rbox[3] < THINNEST:
+    corners = np.array(points).reshape(4, 2)
+    if from_corners(corners[None])[0, 3] < THINNEST:
         raise AnnotationError('malformed_rbox', f'corners {points} enclose no area')
-    return rbox
+    return corners
 
 
 def _keypoints(values: Any, num_keypoints: int) -> Float32:
@@ -209,6 +197,15 @@ def _keypoints(values: Any, num_keypoints: int) -> Float32:
     return keypoints
 
 
+def _stated(entry: Any) -> Box | None:
+    """Corners of a bad annotation's box, unclipped, if it has four numbers."""
+    try:
+        x, y, width, height = _numbers('malformed_box', 'bbox', entry['bbox'], 4)
+    except (AnnotationError, TypeError, KeyError):
+        return None
+    return x, y, x + width, y + height
+
+
 def _lookup(indices: dict[int, int], key: Any) -> int:
     """The index of a key of the file, -1 where it is unknown or no number."""
     return indices.get(key, -1) if isinstance(key, int | float) else -1  # type: ignore[arg-type]
@@ -220,4 +217,12 @@ def _numbers(kind: str, name: str, values: Any, length: int | None) -> list[floa
     if not right or not all(isinstance(value, int | float) for value in values):
         wanted = 'numbers' if length is None else f'{length} numbers'
         raise AnnotationError(kind, f'{name} {values!r:.80} is no list of {wanted}')
-    return [float(value) for value in values]
+    try:
+        return [float(value) for value in values]
+    except OverflowError as error:
+        raise AnnotationError(kind, f'{name} {values!r:.80} has a number that is too large') from error
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    """Whether it is a number that can be an area."""
+    return isinstance(value, int | float) and abs(value) <= LARGEST**2

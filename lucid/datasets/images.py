@@ -8,6 +8,7 @@ from pathlib import Path
 import cv2
 import mmcv
 import numpy as np
+import PIL.ExifTags
 import PIL.Image
 from numpy.typing import NDArray
 
@@ -16,6 +17,7 @@ READERS = 8
 """Threads that decode ahead of training; OpenCV releases the interpreter while it decodes."""
 ENDS = {'JPEG': b'\xff\xd9', 'PNG': b'\0\0\0\0IEND\xaeB\x60\x82'}
 """What a whole file ends with."""
+ORIENTATION = PIL.ExifTags.Base.Orientation
 
 
 class ImageError(ValueError):
@@ -93,6 +95,42 @@ def check_image(path: str | Path, *, size: tuple[int, int]) -> None:
     except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError):
         pass  # missing, no image, or one that only OpenCV knows: the reader says which
     read_image(path, size=size)
+
+
+def image_size(path: str | Path) -> tuple[int, int]:
+    """Height and width of what ``read_image`` would give, from the file's header where that is enough.
+
+    Args:
+        path: An image file.
+
+    Returns:
+        Pixels.
+
+    Raises:
+        ImageError: As ``read_image``.
+    """
+    try:
+        with PIL.Image.open(path) as header:
+            # Of a PNG, asking would decode the whole file.
+            if header.format == 'PNG' or header.getexif().get(ORIENTATION, 1) == 1:
+                return header.height, header.width
+    except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError):
+        pass  # missing, no image, or one that only OpenCV knows: the reader says which
+    height, width = read_image(path).shape[:2]
+    return height, width
+
+
+def image_sizes(paths: Sequence[str | Path]) -> list[tuple[int, int] | None]:
+    """Height and width of each image, None where it cannot be read."""
+
+    def size_of(path: str | Path) -> tuple[int, int] | None:
+        try:
+            return image_size(path)
+        except ImageError:
+            return None
+
+    with ThreadPoolExecutor(READERS) as pool:
+        return list(pool.map(size_of, paths))
 
 
 class ImageStore:

@@ -1,13 +1,18 @@
 """What is wrong with a data set: collected while it is read, then refused or left out."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from mmengine.logging import print_log
 from numpy.typing import NDArray
 
+from lucid.datasets.images import ImageError
+
 POLICIES = ('error', 'skip_box', 'skip_image')
+REPORT = 'report'
+"""Policy of tools that look at bad data: nothing is refused, bad images stay; no word for training."""
 SHOWN = 5
 
 
@@ -15,37 +20,80 @@ class Problem(NamedTuple):
     """One thing that is wrong.
 
     kind:       one word for counting, such as ``empty_box``
-    image:      index of the image, -1 for none of them
-    annotation: index of the annotation, -1 where the image itself is at fault
-    message:    names file and annotation, and says what is wrong with it
+    place:      file, and line or annotation in it, such as ``train.json: annotation 7 of image a.jpg``
+    text:       what is wrong there
+    image:      index of the image in its file or list, -1 for none of them
+    annotation: index of the annotation, -1 where an image or a label file as a whole is at fault
+    box:        what the annotation states, xyxy, pixels, to be drawn; None where it states no four numbers
     """
 
     kind: str
+    place: str
+    text: str
     image: int
     annotation: int
-    message: str
+    box: tuple[float, float, float, float] | None = None
+
+    @property
+    def message(self) -> str:
+        """Place and text in one line."""
+        return f'{self.place}: {self.text}'
+
+    def refused_by(self, policy: str) -> bool:
+        """Whether a data set with this problem is refused under a policy."""
+        return policy == 'error' or (policy == 'skip_box' and self.annotation < 0)
+
+
+class DataError(ValueError):
+    """A data set that its policy refuses.
+
+    problems: all that was found, those that the policy would leave out included
+    """
+
+    def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
 
 
 class Problems:
-    """The problems of one data set and what is done about them.
+    """The problems of one data set and what is done about them; ``found`` lists them all, in the order of discovery.
 
     Args:
         policy: ``'error'`` refuses the data set; ``'skip_box'`` leaves out bad annotations, and refuses it for bad
-            images; ``'skip_image'`` leaves out every image with a problem.
+            images; ``'skip_image'`` leaves out every image with a problem; ``'report'`` is for tools.
 
     Raises:
         ValueError: Another policy.
     """
 
     def __init__(self, policy: str) -> None:
-        if policy not in POLICIES:
+        if policy not in (*POLICIES, REPORT):
             raise ValueError(f'on_bad={policy!r} is no policy; choose one of {", ".join(POLICIES)}')
         self.policy = policy
         self.found: list[Problem] = []
 
-    def add(self, kind: str, message: str, *, image: int = -1, annotation: int = -1) -> None:
+    def add(
+        self,
+        kind: str,
+        text: str,
+        *,
+        place: str,
+        image: int = -1,
+        annotation: int = -1,
+        box: tuple[float, float, float, float] | None = None,
+    ) -> None:
         """Note a problem; nothing is refused yet."""
-        self.found.append(Problem(kind, image, annotation, message))
+        self.found.append(Problem(kind, place, text, image, annotation, box))
+
+    def add_images(self, errors: Mapping[int, ImageError], files: Sequence[str]) -> None:
+        """Note what is wrong with image files.
+
+        Args:
+            errors: By index of the image.
+            files: Paths of all images.
+        """
+        for index, error in errors.items():
+            self.add(error.kind, str(error).removeprefix(f'{files[index]}: '), place=files[index], image=index)
 
     def counts(self) -> dict[str, int]:
         """Number of problems per kind."""
@@ -58,15 +106,11 @@ class Problems:
             source: The annotation file, for the message.
 
         Raises:
-            ValueError: Names the first problems, the counts per kind, and the remedy.
+            DataError: Names the first problems, the counts per kind, and the remedy.
         """
-        if not self.found:
+        if not self.found or self.policy == REPORT:
             return
-        refused = [
-            problem
-            for problem in self.found
-            if self.policy == 'error' or (self.policy == 'skip_box' and problem.annotation < 0)
-        ]
+        refused = [problem for problem in self.found if problem.refused_by(self.policy)]
         counts = ', '.join(f'{number} {kind}' for kind, number in sorted(self.counts().items()))
         if not refused:
             print_log(f'{source}: {self.policy} leaves out: {counts}', 'current', 30)
@@ -75,9 +119,10 @@ class Problems:
         if len(refused) > SHOWN:
             lines.append(f'... and {len(refused) - SHOWN} more')
         policies = "'skip_image'" if self.policy == 'skip_box' else "'skip_box' or 'skip_image'"
-        raise ValueError(
+        raise DataError(
             '\n  '.join([f'{source} has bad data ({counts}):', *lines])
-            + f'\ncorrect the files, or set on_bad={policies} to leave out what is bad'
+            + f'\ncorrect the files, or set on_bad={policies} to leave out what is bad',
+            self.found,
         )
 
     def bad_images(self, num_images: int) -> NDArray[np.bool_]:

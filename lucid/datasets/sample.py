@@ -3,8 +3,10 @@
 Shape suffixes: H, W pixels, N objects, K keypoints.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ from lucid.structures.affine import (
     warp_boxes,
     warp_points,
 )
+from lucid.structures.masks import Mask, fill_rings, mask_envelope, mask_rings
 from lucid.structures.points import warp_keypoints
 from lucid.structures.polygons import Rings, clip_rings, rings_envelope
 from lucid.structures.rotated import corners, warp_rboxes
@@ -96,7 +99,8 @@ class Sample:
     def clipped(self, window: Window, *, min_side: float, min_visible: float) -> 'Sample':
         """Cut boxes and polygons to a window, and drop the objects of which too little is left, in every kind.
 
-        Rotated boxes and keypoints of kept objects stay as they are, even outside.
+        Where polygons are known, the box of a cut object is that of the part inside, and one whose box alone reaches
+        inside is dropped. Rotated boxes and keypoints of kept objects stay as they are, even outside.
 
         Args:
             window: xyxy, pixels of ``image``.
@@ -107,12 +111,47 @@ class Sample:
             The sample with the rows that are left.
         """
         boxes = clip_boxes(self.boxes, window)
-        sides = boxes[:, 2:] - boxes[:, :2]
-        keep = (sides >= min_side).all(axis=1) & (box_areas(boxes) >= min_visible * box_areas(self.boxes))
-        kept = replace(self, boxes=boxes).selected(keep)
-        if kept.polygons is not None:
-            kept.polygons = [clip_rings(rings, window) for rings in kept.polygons]
-        return kept
+        keep = box_areas(boxes) >= min_visible * box_areas(self.boxes)
+        polygons = None if self.polygons is None else [clip_rings(rings, window) for rings in self.polygons]
+        for row, (whole, inside) in enumerate(zip(self.polygons or (), polygons or (), strict=True)):
+            if whole and not inside:
+                keep[row] = False
+            elif whole:
+                boxes[row] = _cut(boxes[row], rings_envelope(whole), rings_envelope(inside))
+        keep &= (boxes[:, 2:] - boxes[:, :2] >= min_side).all(axis=1)
+        return replace(self, boxes=boxes, polygons=polygons).selected(keep)
+
+    def covered(self, mask: Mask, *, min_side: float, min_visible: float) -> 'Sample':
+        """Cut what lies behind a mask from boxes and polygons, and drop the objects of which too little is seen.
+
+        An object that the mask does not touch stays bit for bit. Of the others, polygons become the outlines of the
+        pixels that are still seen, and each side of the box moves in as far as the object's pixels behind it are
+        hidden. An object without polygons is taken to fill its box. Visible keypoints behind the mask become hidden
+        ones (2 becomes 1); rotated boxes stay.
+
+        Args:
+            mask: bool (H, W), the pixels that lie in front of every object.
+            min_side: Smallest width and height of a kept box, in pixels, if the mask touches it.
+            min_visible: Smallest share of a kept object's pixels that is seen.
+
+        Returns:
+            The sample with the rows that are left, on the same image.
+        """
+        boxes, keep = self.boxes.copy(), np.ones(len(self.boxes), dtype=np.bool_)
+        polygons = None if self.polygons is None else list(self.polygons)
+        for row in range(len(boxes)):
+            rings = self.polygons[row] if self.polygons is not None else []
+            part = _seen(rings or [self.boxes[row, [[0, 1], [2, 1], [2, 3], [0, 3]]]], mask)
+            if part is None:
+                continue
+            if part.share < min_visible or part.envelope is None:
+                keep[row] = False
+                continue
+            boxes[row] = _cut(boxes[row], part.whole, part.envelope)
+            keep[row] = (boxes[row, 2:] - boxes[row, :2] >= min_side).all()
+            if polygons is not None and rings:
+                polygons[row] = part.rings
+        return replace(self, boxes=boxes, polygons=polygons, keypoints=_hide(self.keypoints, mask)).selected(keep)
 
     def selected(self, keep: NDArray[np.bool_]) -> 'Sample':
         """The rows where ``keep`` is true, of every kind."""
@@ -139,6 +178,60 @@ class Sample:
             keypoints=None if self.keypoints is None else np.concatenate([part.keypoints for part in parts]),
             polygons=None if self.polygons is None else [rings for part in parts for rings in part.polygons or ()],
         )
+
+
+def _cut(box: Float32, whole: Float32, left: Float32) -> Float32:
+    """Move the sides of a box (4,) in to what is left of its object, from the envelopes of all of it and of that part.
+
+    A side on which nothing was cut keeps its value: the box may be more exact than the outline.
+    """
+    x1, y1, x2, y2 = left.tolist()
+    return np.where(left == whole, box, clip_boxes(box, (x1, y1, x2, y2)))
+
+
+class _Part(NamedTuple):
+    """What is seen of an object behind a mask: share of its pixels, envelopes of those and of all, outlines."""
+
+    share: float
+    envelope: Float32 | None
+    whole: Float32
+    rings: Rings
+
+
+def _seen(rings: Rings, mask: Mask) -> _Part | None:
+    """What a mask leaves of an object; None where it hides nothing of it."""
+    height, width = mask.shape
+    left, top, right, bottom = np.clip(rings_envelope(rings), 0, (width, height, width, height)).tolist()
+    origin = math.floor(left), math.floor(top)
+    hidden = mask[origin[1] : math.ceil(bottom), origin[0] : math.ceil(right)]
+    if not hidden.any():
+        return None
+    whole = fill_rings(rings, hidden.shape, origin=origin)
+    if not (whole & hidden).any():
+        return None
+    seen = whole & ~hidden
+    extent, total = mask_envelope(seen), mask_envelope(whole)
+    assert total is not None, 'some of its pixels are hidden'
+    shift = np.array([*origin, *origin], np.float32)
+    return _Part(
+        share=float(seen.sum() / whole.sum()),
+        envelope=None if extent is None else extent + shift,
+        whole=total + shift,
+        rings=mask_rings(seen, origin=origin),
+    )
+
+
+def _hide(keypoints_NK3: Float32 | None, mask: Mask) -> Float32 | None:
+    """Keypoints of which those behind a mask are no longer visible."""
+    if keypoints_NK3 is None:
+        return None
+    height, width = mask.shape
+    x, y = np.floor(keypoints_NK3[..., :2]).astype(np.int64).transpose(2, 0, 1)
+    inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+    behind = inside & mask[np.clip(y, 0, height - 1), np.clip(x, 0, width - 1)]
+    result = keypoints_NK3.copy()
+    result[..., 2] = np.where(behind, np.minimum(result[..., 2], 1), result[..., 2])
+    return result
 
 
 def _common(boxes: Float32, others: Float32) -> Float32:

@@ -3,10 +3,11 @@
 import math
 import sys
 from collections.abc import Iterator, Sized
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from mmengine.dist import get_dist_info, sync_random_seed
+from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from lucid.registry import DATA_SAMPLERS
@@ -18,11 +19,13 @@ class SampleKey(NamedTuple):
     epoch:     0-based
     index:     0..len(dataset) - 1
     remaining: epochs left, this one included: max_epochs - epoch. It tells a worker when mosaic closes.
+    repeat:    how often the epoch has asked for this index before
     """
 
     epoch: int
     index: int  # type: ignore[assignment]
     remaining: int
+    repeat: int = 0
 
     @classmethod
     def of(cls, key: 'int | SampleKey') -> 'SampleKey':
@@ -31,7 +34,28 @@ class SampleKey(NamedTuple):
 
     def generator(self, seed: int) -> np.random.Generator:
         """All random draws of this sample; nothing else goes into them, so that the number of workers cannot."""
-        return np.random.Generator(np.random.PCG64([seed, self.epoch, self.index]))
+        repeat = [self.repeat] if self.repeat else []  # a first sample draws the same under every sampler
+        return np.random.Generator(np.random.PCG64([seed, self.epoch, self.index, *repeat]))
+
+
+class Place(Protocol):
+    """Where a sampler is: of which rank, in which epoch, and where in it."""
+
+    rank: int
+    world_size: int
+    epoch: int
+    remaining: int
+    start: int
+
+
+def keys_of_rank(
+    place: Place, order: NDArray[np.int64], repeats: NDArray[np.int64] | None = None
+) -> Iterator[SampleKey]:
+    """Yield the keys of a rank from ``start`` on; ranks take turns in ``order``; ``repeats`` counts earlier draws."""
+    mine = slice(place.rank, None, place.world_size)
+    counts = np.zeros_like(order) if repeats is None else repeats
+    for index, repeat in zip(order[mine][place.start :].tolist(), counts[mine][place.start :].tolist(), strict=True):
+        yield SampleKey(place.epoch, index, place.remaining, repeat)
 
 
 @DATA_SAMPLERS.register_module()
@@ -76,8 +100,7 @@ class EpochSampler(Sampler[SampleKey]):
             order = np.random.Generator(np.random.PCG64([self.seed, self.epoch])).permutation(total)
         if self.round_up:
             order = np.resize(order, len(self) * self.world_size)
-        for index in order[self.rank :: self.world_size][self.start :].tolist():
-            yield SampleKey(self.epoch, index, self.remaining)
+        yield from keys_of_rank(self, order)
 
     def __len__(self) -> int:
         """Samples of this rank in a whole epoch, those before ``start`` included."""

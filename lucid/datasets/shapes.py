@@ -14,7 +14,9 @@ import numpy as np
 from mmengine.dist import is_main_process
 from rich.progress import track
 
-from lucid.datasets.coco import CocoDataset
+from lucid.datasets.coco_file import read_coco
+from lucid.datasets.detection import DetectionDataset
+from lucid.datasets.problems import Problems
 from lucid.datasets.shape_painting import paint_scene
 from lucid.datasets.shape_scenes import CLASSES, DIFFICULTIES, KEYPOINTS, Shape, make_scene
 from lucid.datasets.transforms import Transform, height_width
@@ -31,7 +33,7 @@ LONG_RUN = 200
 
 
 @DATASETS.register_module()
-class ShapesDataset(CocoDataset):
+class ShapesDataset(DetectionDataset):
     """One to eight rotated shapes per image on a softly textured background, written as files on first use.
 
     Folder ``data_root/split`` gets JPEG images of quality 85 and ``_annotations.coco.json`` with boxes, polygons,
@@ -73,24 +75,20 @@ class ShapesDataset(CocoDataset):
         on_bad: str = 'error',
         cache_mb: int = 0,
     ) -> None:
+        root = Path(data_root).expanduser()
         write_shapes(
-            Path(data_root).expanduser() / split,
+            root / split,
             num_images=num_images,
             scene_size=scene_size or max(height_width(image_size)),
             scene_seed=scene_seed,
             difficulty=difficulty,
         )
+        problems = Problems(on_bad)
+        content = read_coco(
+            root, split, problems=problems, targets=targets, ann_file=f'{split}/{ANNOTATIONS}', image_dir=split
+        )
         super().__init__(
-            data_root,
-            split=split,
-            image_size=image_size,
-            ann_file=f'{split}/{ANNOTATIONS}',
-            image_dir=split,
-            pipeline=pipeline,
-            targets=targets,
-            seed=seed,
-            on_bad=on_bad,
-            cache_mb=cache_mb,
+            content, problems, image_size=image_size, pipeline=pipeline, targets=targets, seed=seed, cache_mb=cache_mb
         )
 
 

@@ -185,14 +185,31 @@ def load_weights(model: nn.Module, checkpoint: Mapping[str, Any], weights: Weigh
     Raises:
         CheckpointError: There are no averaged values, or names or shapes differ.
     """
+    state = chosen_weights(checkpoint, weights)
+    check_fits(model, state)
+    model.load_state_dict(state)
+
+
+def chosen_weights(checkpoint: Mapping[str, Any], weights: Weights = 'auto') -> dict[str, Tensor]:
+    """Return the averaged or the trained weights of a checkpoint, as in ``load_weights``, by name.
+
+    Args:
+        checkpoint: What ``load`` returned; it still owns the tensors.
+        weights: Which.
+
+    Returns:
+        A state; what has no average is the trained value.
+
+    Raises:
+        CheckpointError: There are no averaged values, though these are asked for.
+    """
     average = checkpoint.get('ema')
     if weights == 'ema' and average is None:
         raise CheckpointError("the checkpoint holds no averaged weights (it was trained without EMAHook); use 'raw'")
     state = dict(checkpoint['state_dict'])
     if weights != 'raw' and average is not None:
         state.update(average['shadow'])
-    check_fits(model, state)
-    model.load_state_dict(state)
+    return state
 
 
 def check_fits(model: nn.Module, state: Mapping[str, Tensor]) -> None:

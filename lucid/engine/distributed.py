@@ -70,10 +70,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def buffer_names(model: nn.Module) -> list[str]:
-    """Return the names of the floating-point buffers that the state of ``model`` has."""
-    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    state = model.state_dict()
-    return [name for name, value in state.items() if name not in parameters and value.is_floating_point()]
+    """Return the names of the floating-point buffers in the state of ``model`` that training changes."""
+    others = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    # The mean of equal values need not be that value: (x + x + x) / 3.
+    others |= getattr(model, 'frozen_state', frozenset())
+    return [name for name, value in model.state_dict().items() if name not in others and value.is_floating_point()]
 
 
 @torch.no_grad()

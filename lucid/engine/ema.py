@@ -12,7 +12,8 @@ class ExponentialMovingAverage:
     """Averages all floating-point entries of ``model.state_dict()``: parameters and buffers, BatchNorm's included.
 
     Update t = 1, 2, ... is ``shadow <- d * shadow + (1 - d) * live`` with ``d = decay * (1 - exp(-t / warmup))``.
-    Integer entries and buffers that are not persistent have no average. ``refresh`` counts and fills ``d`` on the host,
+    Integer entries and buffers that are not persistent have no average, and what the model says it keeps as it is
+    (``frozen_state``, names) is its own average, exactly. ``refresh`` counts and fills ``d`` on the host,
     ``update`` is device arithmetic only. ``shadow`` belongs to this object; its tensors keep their addresses.
 
     ``swap`` exchanges values in place: no parameter of the model changes its address, so recordings stay valid.
@@ -37,6 +38,7 @@ class ExponentialMovingAverage:
         self.swapped = False
         self._live = _floating(model)
         self.shadow = {name: tensor.detach().clone() for name, tensor in self._live.items()}
+        self._frozen: frozenset[str] = getattr(model, 'frozen_state', frozenset())
         device = next(iter(self.shadow.values())).device
         self._keep = torch.zeros((), dtype=torch.float64, device=device)
         self._take = torch.ones((), dtype=torch.float64, device=device)
@@ -68,7 +70,7 @@ class ExponentialMovingAverage:
         """
         if self.swapped:
             raise RuntimeError('EMA: the model holds the averages; swap them out before training goes on')
-        for shadow, live in self._pairs():
+        for shadow, live in self._pairs(without=self._frozen):
             torch._foreach_mul_(shadow, self._keep.to(shadow[0].dtype))
             torch._foreach_add_(shadow, torch._foreach_mul(live, self._take.to(shadow[0].dtype)))
 
@@ -120,10 +122,12 @@ class ExponentialMovingAverage:
             tensor.copy_(shadow[name])
         self.num_updates = int(state['num_updates'])
 
-    def _pairs(self) -> list[tuple[list[Tensor], list[Tensor]]]:
-        """Return lists of averages and of live tensors, one pair per dtype."""
+    def _pairs(self, without: frozenset[str] = frozenset()) -> list[tuple[list[Tensor], list[Tensor]]]:
+        """Return lists of averages and of live tensors, one pair per dtype, except those named."""
         pairs: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = defaultdict(lambda: ([], []))
         for name, shadow in self.shadow.items():
+            if name in without:
+                continue  # keep * x + take * x is not x after rounding
             averages, live = pairs[shadow.dtype]
             averages.append(shadow)
             live.append(self._live[name])

@@ -17,8 +17,9 @@ def class_table(
 
     Args:
         classes: Names, by label.
-        columns: Figures per class, by heading; integers are counts, ``boxes`` among them, the others in 0..1.
-        summary: Figures over all classes.
+        columns: Figures per class, by heading; integers are counts, ``boxes`` among them, the others in 0..1. A heading
+            that belongs to a path begins with it and a slash.
+        summary: Figures over all classes, by key; those of a path begin with it and a slash too.
         num_images: How many images were evaluated.
 
     Returns:
@@ -26,19 +27,27 @@ def class_table(
     """
     table = Table('class', box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in columns:
-        table.add_column(heading, justify='right')
+        table.add_column(heading.replace('/', ' '), justify='right')
     for label, name in enumerate(classes):
         table.add_row(name, *(_figure(values[label]) for values in columns.values()))
     table.add_section()
-    means = [summary.get(f'm{heading}', summary.get(heading, math.nan)) for heading in list(columns)[2:]]
+    means = [_mean_of(heading, summary) for heading in list(columns)[2:]]
     table.add_row('all', str(num_images), str(int(columns['boxes'].sum())), *map(_figure, means))
 
     stream = io.StringIO()
     console = Console(file=stream, width=120, no_color=True, highlight=False, markup=False)
     console.print(table)
-    others = ('mAP_s', 'mAP_m', 'mAP_l', 'recall50')
-    console.print('   '.join(f'{key} {_figure(summary[key])}' for key in others))
+    prefixes = dict.fromkeys(key[: -len('recall50')] for key in summary if key.endswith('recall50'))
+    for prefix in prefixes:
+        figures = (f'{key} {_figure(summary[f"{prefix}{key}"])}' for key in ('mAP_s', 'mAP_m', 'mAP_l', 'recall50'))
+        console.print('   '.join([*([prefix.rstrip('/')] if prefix else []), *figures]))
     return '\n'.join(['', *(line.rstrip() for line in stream.getvalue().strip().splitlines())])
+
+
+def _mean_of(heading: str, summary: Mapping[str, float]) -> float:
+    """``nms/mAP`` for ``nms/AP``; ``AR`` for ``AR``."""
+    path, slash, name = heading.rpartition('/')
+    return summary.get(f'{path}{slash}m{name}', summary.get(heading, math.nan))
 
 
 def _figure(value: float) -> str:

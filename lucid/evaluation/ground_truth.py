@@ -1,7 +1,7 @@
 """Ground truth of a COCO JSON file, as the evaluator needs it: boxes, areas, crowd flags, and no polygons."""
 
 import math
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,14 +24,14 @@ class GroundTruth(NamedTuple):
     category_ids: tuple[int, ...]
 
 
-def read_ground_truth(path: str | Path) -> GroundTruth:
-    """Read the boxes of a COCO JSON file.
+def read_ground_truth(source: str | Path | Mapping[str, Any]) -> GroundTruth:
+    """Read the boxes of a COCO JSON file, or of its content.
 
     A missing area is the box's width times height. Boxes without area, with a non-finite coordinate, or of an image or
     category that the file does not list can never be matched: they are left out and counted in one warning.
 
     Args:
-        path: The annotation file.
+        source: The annotation file, or what it would hold.
 
     Returns:
         Annotations without polygons, numbered from 1.
@@ -40,8 +40,8 @@ def read_ground_truth(path: str | Path) -> GroundTruth:
         ValueError: The file is missing, is no JSON, has no ``images``, ``annotations`` or ``categories``, or an
             image or category is malformed.
     """
-    path = Path(path)
-    content = read_coco_json(path)
+    path = Path('the data set' if isinstance(source, Mapping) else source)
+    content = source if isinstance(source, Mapping) else read_coco_json(path)
     categories = read_categories(path, content['categories'])
     category_ids = tuple(category.id for category in categories)
     images = [{'id': _image_id(path, position, image)} for position, image in enumerate(content['images'])]

@@ -18,6 +18,7 @@ class ImageResult(NamedTuple):
     scores:      float32 (K,)
     labels:      int64 (K,)
     num_dropped: rows that were not finite and are left out of the others
+    file:        the image's, for drawing
     """
 
     image_id: int
@@ -25,6 +26,7 @@ class ImageResult(NamedTuple):
     scores: np.ndarray
     labels: np.ndarray
     num_dropped: int
+    file: str = ''
 
 
 def result_rows(images: Mapping[int, ImageResult], truth: GroundTruth) -> list[dict]:

@@ -1,10 +1,10 @@
-"""From raw outputs of the one-to-one branch to detections, and from those to predictions in the original image.
+"""From raw outputs of a branch to detections, and from those to predictions in the original image.
 
 Shape suffixes: B images, A anchors, C classes, K detections per image.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -16,13 +16,19 @@ from lucid.structures.affine import clip_boxes, warp_boxes
 from lucid.structures.anchors import decode_boxes
 from lucid.structures.targets import AnchorGrid, Detections
 
+PATHS = ('one_to_one', 'nms')
+"""Ways from one forward to detections: the one-to-one branch as it is, the one-to-many branch through NMS."""
+
 
 class Prediction(TypedDict):
     """What the metric, the drawing and the user receive for one image. Tensors are on the CPU.
 
+    Where several paths were asked for, these are the first one's, and each further one has an entry of its own name.
+
     boxes:  float32 (K, 4), xyxy, pixels of the original image, clipped to it
     scores: float32 (K,), 0..1, falling
     labels: int64 (K,)
+    path:   of ``PATHS``; a model that has one way only need not say it
     """
 
     image_id: int
@@ -30,6 +36,9 @@ class Prediction(TypedDict):
     boxes: Tensor
     scores: Tensor
     labels: Tensor
+    path: NotRequired[str]
+    one_to_one: NotRequired['Prediction']
+    nms: NotRequired['Prediction']
 
 
 def decode_end_to_end(
@@ -94,6 +103,31 @@ def to_predictions(detections: Detections, metas: Sequence[Mapping[str, Any]]) -
         dim=-1,
     ).cpu()
     return [_to_prediction(rows_K6.numpy(), meta) for rows_K6, meta in zip(rows_BK6, metas, strict=True)]
+
+
+def of_path(prediction: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """The part of a prediction that came by ``path``.
+
+    Args:
+        prediction: of one image.
+        path: of ``PATHS``.
+
+    Returns:
+        A part of ``prediction`` itself, or all of it.
+
+    Raises:
+        ValueError: It has none.
+    """
+    if prediction.get('path', PATHS[0]) == path:
+        return prediction
+    if path not in prediction:
+        raise ValueError(
+            f'predictions have no path {path!r}: the model gives {prediction.get("path", PATHS[0])!r} only. Evaluate '
+            "with lucid's ValLoop or TestLoop, which ask the model for the paths of their metrics, or take "
+            f'{path!r} out of the paths of the metric'
+        )
+    found: Mapping[str, Any] = prediction[path]
+    return found
 
 
 def _to_prediction(rows_K6: NDArray[np.float32], meta: Mapping[str, Any]) -> Prediction:

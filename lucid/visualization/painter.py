@@ -7,6 +7,7 @@ import numpy as np
 
 from lucid.registry import VISUALIZERS
 from lucid.visualization.boxes import draw_boxes
+from lucid.visualization.outlines import draw_outlines
 from lucid.visualization.panels import add_caption, grid, resize_to_side
 
 
@@ -16,7 +17,8 @@ class DetectionPainter:
 
     Images are uint8 (H, W, 3) RGB, in and out; what comes out is the caller's. Objects are a dict with ``boxes``
     (N, 4) xyxy in pixels of their image, ``labels`` (N,), and for predictions ``scores`` (N,): arrays or tensors on the
-    host. It is no mmengine visualizer: it only draws, and the runner's own visualizer sends pictures to its backends.
+    host. Polygons, rotated boxes and keypoints are drawn too where they are given, as ``draw_outlines`` says. It is no
+    mmengine visualizer: it only draws, and the runner's own visualizer sends pictures to its backends.
 
     Args:
         score_threshold: Predictions below it are not drawn.
@@ -33,13 +35,16 @@ class DetectionPainter:
         truths: Sequence[Mapping[str, Any]],
         captions: Sequence[str],
         classes: Sequence[str],
+        *,
+        columns: int | None = None,
     ) -> np.ndarray:
-        """A grid of images with their targets."""
+        """A grid of images with their targets, about square unless the number of columns is given."""
         return grid(
             [
                 add_caption(self._panel(image, truth, classes), caption)
                 for image, truth, caption in zip(images, truths, captions, strict=True)
-            ]
+            ],
+            columns=columns,
         )
 
     def draw_comparison(
@@ -49,12 +54,27 @@ class DetectionPainter:
         prediction: Mapping[str, Any],
         caption: str,
         classes: Sequence[str],
+        *,
+        score_threshold: float | None = None,
     ) -> np.ndarray:
-        """Ground truth on the left, predictions on the right."""
-        kept = np.asarray(prediction['scores']) >= self.score_threshold
+        """Ground truth on the left, predictions on the right.
+
+        Args:
+            image: To draw on.
+            truth: Objects of the ground truth.
+            prediction: Objects with scores.
+            caption: What the picture is called.
+            classes: Names by label.
+            score_threshold: Of this picture; None takes the painter's.
+
+        Returns:
+            Both panels as one picture.
+        """
+        least = self.score_threshold if score_threshold is None else score_threshold
+        kept = np.asarray(prediction['scores']) >= least
         shown = {key: np.asarray(prediction[key])[kept] for key in ('boxes', 'labels', 'scores')}
         left = f'{caption}: truth ({len(truth["labels"])})'
-        right = f'predicted ({len(shown["labels"])}), score ≥ {self.score_threshold:g}'
+        right = f'predicted ({len(shown["labels"])}), score ≥ {least:.3g}'
         pair = [
             add_caption(self._panel(image, objects, classes), text) for objects, text in ((truth, left), (shown, right))
         ]
@@ -69,5 +89,5 @@ class DetectionPainter:
         side = self.side or min(max(longer, 320), 480)
         # Boxes are drawn after scaling: lines and letters that are scaled down get lost.
         scaled = np.asarray(objects['boxes'], dtype=np.float64).reshape(-1, 4) * (side / longer)
-        picture = resize_to_side(image, side)
+        picture = draw_outlines(resize_to_side(image, side), objects, scale=side / longer)
         return draw_boxes(picture, scaled, objects['labels'], scores=objects.get('scores'), classes=classes)

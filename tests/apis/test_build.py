@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 from lucid.apis import ConfigError, build_runner, complete, load_config
 from lucid.apis.data import build_dataloader, check_agreement, settle_classes
-from lucid.datasets import CocoDataset
+from lucid.datasets import DetectionDataset
 
 CONFIG = Path(__file__).parents[2] / 'configs' / 'yolo_capture.py'
 Make = Callable[..., Config]
@@ -21,7 +21,7 @@ class Named(Dataset):
     def __init__(self, *classes: str, ids: tuple[int, ...] = ()) -> None:
         self.classes = classes
         self.category_ids = ids or tuple(range(1, len(classes) + 1))
-        self.annotation_file = f'{"".join(classes)}.json'
+        self.source = f'{"".join(classes)}.json'
 
 
 class TestLoadConfig:
@@ -64,13 +64,13 @@ class TestBuildRunner:
         cfg = complete(tiny())
         build_runner(cfg, mode='train')  # writes the images
         built: list[str] = []
-        init = CocoDataset.__init__
+        init = DetectionDataset.__init__
 
-        def spy(self: CocoDataset, *args: Any, **kwargs: Any) -> None:
-            built.append(kwargs['split'])
+        def spy(self: DetectionDataset, *args: Any, **kwargs: Any) -> None:
+            built.append(args[0].source.parent.name)
             init(self, *args, **kwargs)
 
-        monkeypatch.setattr(CocoDataset, '__init__', spy)
+        monkeypatch.setattr(DetectionDataset, '__init__', spy)
         runner = build_runner(cfg, mode='train')
         _ = runner.train_loop, runner.val_loop
         assert built == ['train', 'val']
@@ -94,7 +94,7 @@ class TestBuildRunner:
 
     def test_missing_data_is_an_error_of_the_config(self, tmp_path: Path) -> None:
         cfg = load_config(CONFIG.parent / 'yolo' / 'detect_n_folder.py', {'data_root': str(tmp_path / 'nowhere')})
-        with pytest.raises(ConfigError, match=r'nowhere is no folder; set data_root'):
+        with pytest.raises(ConfigError, match=r'nowhere does not exist; set data_root'):
             build_runner(complete(cfg), mode='train')
 
     def test_a_key_that_a_class_needs_is_named(self, tiny: Make) -> None:

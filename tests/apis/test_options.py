@@ -128,3 +128,12 @@ def test_a_key_of_a_class_that_takes_any_must_be_in_the_file(cfg: Config) -> Non
     assert apply_options(cfg, {'custom_hooks.0.known': 2}).custom_hooks[0].known == 2
     with pytest.raises(ConfigError, match='its keys are not known; add it to the file'):
         apply_options(cfg, {'custom_hooks.0.other': 2})
+
+
+def test_a_type_and_parameters_of_it_can_be_named_in_any_order() -> None:
+    options = {'train_dataloader.sampler.threshold': 0.3, 'train_dataloader.sampler.type': 'RepeatFactorSampler'}
+    for given in (options, dict(reversed(options.items()))):
+        cfg = apply_options(load_config(CONFIG), given)
+        assert cfg.train_dataloader.sampler == {'type': 'RepeatFactorSampler', 'threshold': 0.3}
+    with pytest.raises(ConfigError, match=r"thershold is no key of .*did you mean 'threshold'"):
+        apply_options(load_config(CONFIG), {**options, 'train_dataloader.sampler.thershold': 1.0})

@@ -33,6 +33,37 @@ def test_detections_and_pictures_go_where_they_are_asked_to(trained: Config, tmp
     rows = json.loads((tmp_path / 'found.json').read_text())
     assert {'image_id', 'category_id', 'bbox', 'score'} == rows[0].keys()
     assert len(list((tmp_path / 'shown').glob('*.png'))) == 8
+    assert {path.stem for path in (tmp_path / 'shown/figures').iterdir()} == {
+        *('class_ap', 'precision_recall', 'confusion_matrix', 'confusion_matrix_normalised', 'worst_images')
+    }
+
+
+def test_both_paths_come_from_one_forward_per_batch_and_one_alone_is_the_same(
+    trained: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from lucid.models.detectors import YOLONetwork
+
+    calls, forward = [], YOLONetwork.forward
+    monkeypatch.setattr(YOLONetwork, 'forward', lambda *given: calls.append(1) or forward(*given))
+    both = apis.test(trained, best(trained), out=tmp_path / 'both.json')
+    assert len(calls) == 2  # 8 images in batches of 4
+    assert {'coco/mAP', 'coco/nms/mAP', 'coco/recall50', 'coco/nms/recall50'} <= both.keys()
+    for path, prefix in (('one_to_one', 'coco/'), ('nms', 'coco/nms/')):
+        alone = apis.test(trained, best(trained), path=path, out=tmp_path / f'{path}.json')
+        assert alone[f'{prefix}recall50'] == both[f'{prefix}recall50']
+        assert all(key.startswith('coco/nms/') for key in alone) == (path == 'nms')
+    written = {file.stem: file.read_text() for file in tmp_path.glob('*.json')}
+    assert written['both'] == written['one_to_one'] != written['nms']
+
+
+def test_a_metric_that_the_model_cannot_serve_is_a_mistake_of_the_config(
+    trained: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lucid.models.heads import DetectHead
+
+    monkeypatch.setattr(DetectHead, 'paths', ('one_to_one',))
+    with pytest.raises(apis.ConfigError, match="evaluates the path 'nms', but YOLODetector predicts by one_to_one"):
+        apis.test(trained, best(trained))
 
 
 def test_raw_and_averaged_weights_differ(trained: Config, tmp_path: Path) -> None:

@@ -254,6 +254,8 @@ class TestCheckResumable:
             ('model.scale', 's', r"model\.scale is 'n' there and 's' here"),
             ('optim_wrapper.optimizer.type', 'SGD', "type is 'MuSGD' there and 'SGD' here"),
             ('optim_wrapper.accumulative_counts', 2, 'accumulative_counts is None there and 2 here'),
+            ('train_dataloader.batch_size', 8, r'train_dataloader\.batch_size is None there and 8 here'),
+            ('train_dataloader.sampler', {'type': 'RepeatFactorSampler'}, r'train_dataloader\.sampler is None there'),
         ],
     )
     def test_another_config_is_refused_naming_the_key(

@@ -91,13 +91,35 @@ def test_what_a_child_changes_once_is_changed_everywhere() -> None:
     assert 'max_epochs' not in Config({key: value for key, value in cfg.items() if key != 'train_cfg'}).pretty_text
 
 
-@pytest.mark.parametrize(('scale', 'zoom'), [('n', 0.5), ('s', 0.9), ('m', 0.9), ('l', 0.9), ('x', 0.9)])
-def test_the_zoom_of_each_scale_is_that_of_the_table(scale: str, zoom: float) -> None:
-    """R1 Table S3, as the method facts read it: scale n +-0.5, the others +-0.9."""
+@pytest.mark.parametrize(
+    ('scale', 'zoom', 'mixup', 'copy_paste'),
+    [('n', 0.5, 0.0, 0.1), ('s', 0.9, 0.05, 0.15), ('m', 0.9, 0.1, 0.4), ('l', 0.9, 0.1, 0.5), ('x', 0.9, 0.2, 0.6)],
+)
+def test_the_augmentation_of_each_scale_is_that_of_the_table(
+    scale: str, zoom: float, mixup: float, copy_paste: float
+) -> None:
+    """R1 Table S3, as the method facts read it."""
     cfg = load_config(ROOT / f'yolo/detect_{scale}_coco.py')
     assert cfg.model.scale == scale
-    affine = next(t for t in cfg.train_dataloader.dataset.pipeline if t.type == 'RandomAffine')
-    assert affine.scale == zoom
+    dataset = cfg.train_dataloader.dataset
+    assert list(dataset.targets) == ['boxes', 'polygons']
+    order = [transform.type for transform in dataset.pipeline]
+    assert order == ['Mosaic', 'RandomAffine', 'Mixup', 'CopyPaste', 'RandomHSV', 'HorizontalFlip']
+    mosaic, affine, blend, paste, _, _ = dataset.pipeline
+    assert (affine.scale, blend.prob, paste.prob) == (zoom, mixup, copy_paste)
+    assert mosaic.close_last == blend.close_last == paste.close_last == 10
+
+
+@pytest.mark.parametrize('name', ['yolo_capture', 'yolo/detect_n_bccd', 'yolo/detect_n_folder'])
+def test_configs_that_records_rest_on_have_the_plain_pipeline(name: str) -> None:
+    dataset = load_config(ROOT / f'{name}.py').train_dataloader.dataset
+    assert 'targets' not in dataset
+    assert dataset.pipeline == [
+        {'type': 'Mosaic', 'prob': 1.0, 'close_last': 10},
+        {'type': 'RandomAffine', 'scale': 0.5, 'translate': 0.1},
+        {'type': 'RandomHSV'},
+        {'type': 'HorizontalFlip', 'prob': 0.5},
+    ]
 
 
 def test_the_flags_of_the_tools_change_the_config() -> None:

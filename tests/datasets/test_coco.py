@@ -210,7 +210,7 @@ def test_missing_and_empty_images_are_found_at_the_start(coco):
         ('{"images": [], "annotations": [], "categories": [{"id": 1, "name": "a"}]}', 'lists no images'),
         (
             '{"images": [{"id": 1, "file_name": "a"}], "annotations": [], "categories": [{"id": 1, "name": "a"}]}',
-            'position 0 needs .*height.*add them',
+            'position 0: needs .*height.*add them',
         ),
     ],
 )
@@ -224,13 +224,13 @@ def test_an_unusable_file_is_refused_by_name(coco, content, message):
 @pytest.mark.parametrize(
     ('part', 'change', 'message'),
     [
-        ('images', {'id': float('inf')}, r'image at position 1 needs .*inf is no whole number'),
-        ('images', {'id': NAN}, r'image at position 1 needs .*nan is no whole number'),
-        ('images', {'id': 10**400}, 'image at position 1 needs .*10000.* is no whole number'),
-        ('images', {'id': 1e300}, 'image at position 1 needs '),
-        ('images', {'height': float('-inf')}, 'image at position 1 needs '),
-        ('images', {'height': 2**31}, r'image b\.png is 30x2147483648 pixels; correct its size'),
-        ('images', None, 'image at position 1 needs '),
+        ('images', {'id': float('inf')}, r'image at position 1: needs .*inf is no whole number'),
+        ('images', {'id': NAN}, r'image at position 1: needs .*nan is no whole number'),
+        ('images', {'id': 10**400}, 'image at position 1: needs .*10000.* is no whole number'),
+        ('images', {'id': 1e300}, 'image at position 1: needs '),
+        ('images', {'height': float('-inf')}, 'image at position 1: needs '),
+        ('images', {'height': 2**31}, r'image b\.png: is 30x2147483648 pixels; correct its size'),
+        ('images', None, 'image at position 1: needs '),
         ('categories', {'id': float('inf')}, 'category at position 1 needs '),
         ('categories', {'keypoints': 5}, 'category at position 1 needs .*keypoints are 5'),
         ('categories', {'keypoints': 'nose'}, "category at position 1 needs .*keypoints are 'nose'"),
@@ -274,10 +274,33 @@ def test_ids_that_occur_twice_are_refused(coco):
         build(root)
 
 
+def test_malformed_and_doubled_images_are_left_out_and_counted(coco):
+    images = [(name, 40, 60) for name in ('a.jpg', 'b.jpg', 'c.jpg', 'd.jpg')]
+    root = coco([{'image_id': 1}, {'image_id': 3}], images=images)
+    path = root / 'annotations/train.json'
+    content = json.loads(path.read_text())
+    del content['images'][0]['height']
+    content['images'][3]['id'] = 2
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match='2 duplicate_image_id, 1 malformed_image, 1 unknown_image'):
+        build(root, on_bad='skip_box')
+    data = build(root, on_bad='skip_image')
+    assert data.problems == {'malformed_image': 1, 'duplicate_image_id': 2, 'unknown_image': 1}
+    assert data.image_ids.tolist() == [3]
+    assert len(data[0].boxes) == 1
+
+
+@pytest.mark.parametrize('number', [10**400, -(10**400)])
+def test_a_number_that_no_float_holds_is_a_bad_box_and_no_area(coco, number):
+    data = build(coco([{'bbox': [number, 0, 1, 1]}, {'bbox': [0, 0, 2, 3], 'area': number}]), on_bad='skip_box')
+    assert data.problems == {'malformed_box': 1}
+    assert data.ground_truth(0).areas.tolist() == [6]
+
+
 def test_unknown_words_are_refused_with_the_known_ones(coco):
     with pytest.raises(ValueError, match="on_bad='ignore' is no policy; choose one of error, skip_box, skip_image"):
         build(coco(), on_bad='ignore')
-    with pytest.raises(ValueError, match=r"\['masks'\]; choose from boxes, polygons"):
+    with pytest.raises(ValueError, match=r"\['masks'\], which the layout coco does not hold; choose from boxes"):
         build(coco(), targets=['masks'])
     with pytest.raises(ValueError, match='must be a side in pixels'):
         build(coco(), image_size=(1, 2, 3))

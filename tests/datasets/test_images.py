@@ -4,10 +4,12 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import PIL.ExifTags
+import PIL.Image
 import pytest
 from torch._utils import ExceptionWrapper
 
-from lucid.datasets.images import ImageError, ImageStore, check_image, read_image
+from lucid.datasets.images import ImageError, ImageStore, check_image, image_size, image_sizes, read_image
 
 
 @pytest.fixture
@@ -122,3 +124,19 @@ def test_the_cache_holds_what_fits_and_reads_the_rest(tmp_path):
     uncached = ImageStore(files, np.full((3, 2), 512, np.int32))
     with pytest.raises(ImageError, match=r'0\.png'):
         uncached.read(0)
+
+
+def test_the_size_of_an_image_is_that_of_what_is_read(tmp_path):
+    for suffix in ('jpg', 'png'):
+        cv2.imwrite(str(tmp_path / f'a.{suffix}'), np.zeros((20, 30, 3), np.uint8))
+        assert image_size(tmp_path / f'a.{suffix}') == (20, 30)
+    for orientation, size in ((1, (20, 30)), (3, (20, 30)), (6, (30, 20))):
+        exif = PIL.Image.Exif()
+        exif[PIL.ExifTags.Base.Orientation] = orientation
+        PIL.Image.open(tmp_path / 'a.png').save(tmp_path / 'b.jpg', exif=exif)
+        assert image_size(tmp_path / 'b.jpg') == size == read_image(tmp_path / 'b.jpg').shape[:2]
+    (tmp_path / 'c.jpg').write_bytes(b'no image')
+    with pytest.raises(ImageError, match='no image'):
+        image_size(tmp_path / 'c.jpg')
+    files = [tmp_path / name for name in ('c.jpg', 'a.jpg', 'none.jpg')]
+    assert image_sizes(files) == [None, (20, 30), None]

@@ -1,6 +1,6 @@
 import pytest
 
-from lucid.datasets.layout import find_annotations, find_images
+from lucid.datasets.layout import NoLayoutError, find_annotations, find_images, find_layout, has_split
 
 
 def touch(path):
@@ -59,3 +59,43 @@ def test_missing_places_list_what_was_looked_for(tmp_path):
         find_images(tmp_path, 'val', ['a.jpg'], 'pics')
     with pytest.raises(ValueError, match='nowhere is no folder; set data_root'):
         find_annotations(tmp_path / 'nowhere', 'val')
+
+
+def test_val_may_be_called_valid(tmp_path):
+    expected = touch(tmp_path / 'valid/_annotations.coco.json')
+    touch(tmp_path / 'valid/a.jpg')
+    assert find_annotations(tmp_path, 'val') == expected
+    assert find_images(tmp_path, 'val', ['a.jpg']) == tmp_path / 'valid'
+    touch(tmp_path / 'annotations/val.json')
+    with pytest.raises(ValueError, match='several annotations for split'):
+        find_annotations(tmp_path, 'val')
+
+
+class TestFindLayout:
+    def test_each_layout_is_known_by_its_files(self, tmp_path):
+        touch(tmp_path / 'coco/annotations/instances_train2017.json')
+        touch(tmp_path / 'yolo/data.yaml').write_text('names: [a]\ntest: images\n')
+        touch(tmp_path / 'voc/ImageSets/Main/train.txt')
+        (tmp_path / 'voc/Annotations').mkdir()
+        assert [find_layout(tmp_path / name, 'train') for name in ('coco', 'yolo', 'voc')] == ['coco', 'yolo', 'voc']
+        assert find_layout(tmp_path / 'yolo/data.yaml', 'train') == 'yolo'
+        known = [(name, split) for name in ('coco', 'yolo', 'voc') for split in ('train', 'val', 'test')]
+        found = [pair for pair in known if has_split(tmp_path / pair[0], *pair)]
+        assert found == [('coco', 'train'), ('yolo', 'test'), ('voc', 'train')]
+
+    def test_several_layouts_are_refused_by_their_files(self, tmp_path):
+        touch(tmp_path / 'annotations/train.json')
+        touch(tmp_path / 'data.yaml')
+        with pytest.raises(ValueError, match=r"coco \(.*train\.json\); yolo \(.*data\.yaml\); set layout='coco'"):
+            find_layout(tmp_path, 'train')
+        assert find_layout(tmp_path, 'val') == 'yolo'
+
+    def test_what_was_looked_for_is_listed_where_none_fits(self, tmp_path):
+        message = (
+            r'coco: .*annotations/val\.json, .*_annotations\.coco\.json.*; yolo: .*data\.yaml or another .*; '
+            r'voc: .*Annotations and .*ImageSets/Main; arrange .* set ann_file'
+        )
+        with pytest.raises(NoLayoutError, match=message):
+            find_layout(tmp_path, 'val')
+        with pytest.raises(ValueError, match='nowhere does not exist; set data_root'):
+            find_layout(tmp_path / 'nowhere', 'val')

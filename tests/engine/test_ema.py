@@ -160,3 +160,20 @@ def test_an_update_reads_nothing_on_the_host(no_host_read: Callable[[], Any]) ->
 def test_a_constant_out_of_range_is_refused(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match='use 0 <= decay < 1 and warmup > 0'):
         ExponentialMovingAverage(make_model(), **options)
+
+
+def test_what_the_model_keeps_as_it_is_is_its_own_average_exactly() -> None:
+    """Without that, rounding of the two factors moves a constant."""
+    model = make_model()
+    set_all(model, 0.3)
+    model.frozen_state = frozenset({'0.weight', '1.running_var'})  # type: ignore[assignment]
+    ema = ExponentialMovingAverage(model)
+    ema.num_updates = 20_000
+    for _ in range(2000):
+        ema.refresh()
+        ema.update()
+    for name in ('0.weight', '1.running_var'):
+        assert torch.equal(ema.shadow[name], model.state_dict()[name])
+    assert not torch.equal(ema.shadow['1.running_mean'], model.state_dict()['1.running_mean']), 'the control'
+    ema.swap()
+    assert (model.get_parameter('0.weight') == torch.tensor(0.3)).all()

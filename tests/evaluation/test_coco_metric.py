@@ -360,3 +360,43 @@ def test_real_blood_cells_as_prediction_score_one(test_data):
         predictions.append(prediction(image['id'], boxes, np.linspace(0.9, 0.1, len(rows)), labels))
     result = evaluate(CocoMetric(ann_file=path), predictions)
     assert {key: value for key, value in result.items() if value != 1} == {}
+
+
+def by_two_paths(first, second):
+    return {**first, 'path': 'one_to_one', 'nms': {**second, 'path': 'nms'}}
+
+
+def test_both_paths_are_reported_and_the_plain_keys_stay_the_end_to_end_ones(tmp_path):
+    path = write_coco(tmp_path, [(1, 1, [10, 10, 20, 20], {})], categories=((1, 'bolt'),))
+    right = prediction(1, [[10, 10, 30, 30]], [0.9], [0])
+    poor = prediction(1, [[300, 300, 310, 310], [10, 10, 30, 30]], [0.9, 0.8], [0, 0])
+    metric = CocoMetric(ann_file=path, paths=('one_to_one', 'nms'), outfile=tmp_path / 'out.json')
+    result = evaluate(metric, [by_two_paths(right, poor)])
+    keys = metric.keys()
+    assert set(result) == {f'coco/{key}' for key in keys}
+    assert (result['coco/mAP'], result['coco/AP/bolt'], result['coco/nms/mAP']) == (1, 1, pytest.approx(0.5))
+    assert result['coco/nms/recall50'] == 1
+    assert 'coco/nms/AP/bolt' not in result
+    # The plain keys are, bit by bit, those of a metric that knows no other path.
+    alone = evaluate(CocoMetric(ann_file=path), [right])
+    np.testing.assert_equal({key: result[key] for key in alone}, alone)
+    assert len(json.loads((tmp_path / 'out.json').read_text())) == 1
+
+
+def test_the_nms_path_alone_has_its_own_keys(tmp_path):
+    path = write_coco(tmp_path, [(1, 1, [10, 10, 20, 20], {})], categories=((1, 'bolt'),))
+    metric = CocoMetric(ann_file=path, paths=['nms'])
+    result = evaluate(metric, [{**prediction(1, [[10, 10, 30, 30]], [0.9], [0]), 'path': 'nms'}])
+    assert result['coco/nms/mAP'] == result['coco/nms/AP/bolt'] == 1
+    assert all(key.startswith('coco/nms/') for key in result)
+    keys = metric.keys()
+    assert set(result) == {f'coco/{key}' for key in keys}
+
+
+def test_a_path_that_predictions_lack_or_nobody_knows_is_refused(tmp_path):
+    path = write_coco(tmp_path, [])
+    with pytest.raises(ValueError, match="predictions have no path 'nms'"):
+        evaluate(CocoMetric(ann_file=path, paths=('one_to_one', 'nms')), [prediction(1)])
+    for paths in ((), ('soft',), ('nms', 'nms')):
+        with pytest.raises(ValueError, match='must name one or more of'):
+            CocoMetric(paths=paths)

@@ -94,3 +94,26 @@ def test_boxes_can_start_with_a_size():
     head = HEADS.build({'type': 'DetectHead', 'in_channels': (64, 128, 256), 'num_classes': 5, 'box_start': 2.0})
     for branch in (head.one_to_many, head.one_to_one):
         assert all(stem[-1].bias.tolist() == [2.0] * 4 for stem in branch.boxes)
+
+
+def test_the_nms_path_takes_the_one_to_many_branch_and_drops_what_overlaps_a_better_box() -> None:
+    """Three anchors of one-to-many see the same box, two of them as one class; one-to-one sees nothing."""
+    grid = make_anchor_grid((32, 32), strides=(8, 16, 32), device='cpu')
+    metas = [{'image_id': 0, 'file': '', 'original_hw': (32, 32), 'matrix': np.eye(3)}]
+    logits_BAC, boxes_BA4 = torch.full((1, 21, 5), -20.0), torch.zeros(1, 21, 4)
+    for anchor, label, logit in ((5, 4, 2.0), (6, 4, 3.0), (9, 1, 1.0)):
+        logits_BAC[0, anchor, label] = logit
+        centre = grid.centers_A2[anchor]
+        boxes_BA4[0, anchor] = torch.cat((centre - 8, 24 - centre)) / grid.strides_A[anchor]
+    nothing = torch.full((1, 21, 5), -20.0), torch.zeros(1, 21, 4)
+    head = HEADS.build({'type': 'DetectHead', 'in_channels': (64, 128, 256), 'num_classes': 5})
+    outputs = RawOutputs(logits_BAC, boxes_BA4, *nothing)
+    options = {'max_detections': 300, 'score_threshold': 0.001}
+    (found,) = head.predict(outputs, grid, metas, path='nms', **options)
+    assert found['labels'].tolist() == [4, 1]
+    assert found['boxes'].tolist() == [[8, 8, 24, 24]] * 2
+    # Controls: an IoU of 1 keeps the duplicate, and the other path looks at the other branch.
+    (found,) = head.predict(outputs, grid, metas, path='nms', iou_threshold=1.0, **options)
+    assert found['labels'].tolist() == [4, 4, 1]
+    (found,) = head.predict(outputs, grid, metas, **options)
+    assert found['labels'].tolist() == []

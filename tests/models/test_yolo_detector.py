@@ -270,3 +270,35 @@ def test_an_image_side_that_is_no_multiple_of_32_is_refused_before_the_network()
     detector = make()
     with pytest.raises(ValueError, match='multiple of 32'):
         detector.prepare(batch(height=80))
+
+
+@torch.no_grad()
+def test_both_paths_come_from_one_forward_of_the_network():
+    detector = make().eval()
+    calls = []
+    detector.network.register_forward_hook(lambda *_: calls.append(1))
+    detector.paths = ('one_to_one', 'nms')
+    assert detector.known_paths == detector.paths
+    both = detector.val_step(batch())
+    assert len(calls) == 1
+    for path in detector.known_paths:
+        detector.paths = (path,)
+        for alone, together in zip(detector.val_step(batch()), both, strict=True):
+            there = together if path == 'one_to_one' else together['nms']
+            assert alone['path'] == there['path'] == path
+            assert all(torch.equal(alone[key], there[key]) for key in ('boxes', 'scores', 'labels'))
+            assert not {'nms', 'one_to_one'} & alone.keys()
+    assert len(calls) == 3
+    # Control: the two paths do not find the same.
+    assert not torch.equal(both[0]['boxes'], both[0]['nms']['boxes'])
+
+
+@torch.no_grad()
+def test_a_path_that_the_head_lacks_and_thresholds_out_of_range_are_refused():
+    detector = make().eval()
+    detector.paths = ('soft_nms',)
+    with pytest.raises(ValueError, match=r"'soft_nms' is none of \('one_to_one', 'nms'\)"):
+        detector.val_step(batch())
+    for options in ({'nms_iou_threshold': 0.0}, {'nms_score_threshold': 1.5}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            make(**options)

@@ -4,7 +4,7 @@ import torch
 
 from lucid.structures import Detections
 from lucid.structures.anchors import make_anchor_grid
-from lucid.structures.detections import decode_end_to_end, to_predictions
+from lucid.structures.detections import decode_end_to_end, of_path, to_predictions
 
 GRID = make_anchor_grid((64, 64))  # 84 anchors
 
@@ -142,3 +142,13 @@ def test_an_image_without_detections_gives_empty_tensors():
     (prediction,) = to_predictions(found, [meta_of(HALF_AND_DOWN)])
     assert prediction['boxes'].shape == (0, 4)
     assert prediction['scores'].shape == prediction['labels'].shape == (0,)
+
+
+def test_the_part_of_a_prediction_is_found_by_its_path_and_a_missing_one_is_named():
+    plain = {'boxes': 1}
+    assert of_path(plain, 'one_to_one') is plain
+    both = {'boxes': 1, 'path': 'nms', 'one_to_one': plain}
+    assert of_path(both, 'nms') is both
+    assert of_path(both, 'one_to_one') is plain
+    with pytest.raises(ValueError, match="no path 'nms': the model gives 'one_to_one' only"):
+        of_path(plain, 'nms')

@@ -70,6 +70,18 @@ def test_an_image_is_drawn_and_written_where_the_output_says(run, capsys, tmp_pa
     assert str(Path('work_dirs', 'predictions', 'predictions.json')) in capsys.readouterr().out
 
 
+def test_the_path_is_that_of_the_flag(run, capsys, tmp_path, checkpoint):
+    photo(tmp_path / 'a.png')
+    found = {}
+    for path in ('one_to_one', 'nms'):
+        assert run('a.png', '--checkpoint', checkpoint, '--device', 'cpu', '--score', 0, '--path', path) == 0
+        (record,) = json.loads((tmp_path / 'work_dirs' / 'predictions' / 'predictions.json').read_text())
+        found[path] = record['detections']
+    assert found['one_to_one'] != found['nms']
+    assert run('a.png', '--checkpoint', checkpoint, '--path', 'soft') == 2
+    assert "invalid choice: 'soft'" in capsys.readouterr().err
+
+
 def test_an_unreadable_file_does_not_stop_the_others_and_shows_in_the_exit_code(run, capsys, tmp_path, checkpoint):
     (tmp_path / 'in').mkdir()
     photo(tmp_path / 'in' / 'a.png')

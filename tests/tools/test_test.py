@@ -35,8 +35,23 @@ def test_it_evaluates_and_writes_and_returns_zero(
     flags = ['--work-dir', str(tmp_path / 'test'), '--out', str(tmp_path / 'o.json'), '--show-dir', str(tmp_path / 's')]
     assert call(monkeypatch, str(TINY), str(run / 'best.pth'), *flags, '--cfg-options', data) == 0
     assert (tmp_path / 'o.json').is_file()
-    assert len(list((tmp_path / 's').iterdir())) == 8
-    assert 'coco/mAP50' in capsys.readouterr().out
+    assert len(list((tmp_path / 's').glob('*.png'))) == 8
+    assert {path.name for path in (tmp_path / 's/figures').iterdir()} >= {'confusion_matrix.png', 'class_ap.png'}
+    shown = capsys.readouterr().out
+    assert 'coco/mAP50' in shown
+    assert 'coco/nms/mAP50' in shown
+    heading = next(line for line in shown.splitlines() if line.startswith('class '))
+    assert ' '.join(heading.split()) == 'class images boxes AP AP50 AP75 AR nms AP nms AP50 nms AP75 nms AR'
+
+
+def test_one_path_alone_is_evaluated_where_it_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path, run: Path
+) -> None:
+    flags = ['--work-dir', str(tmp_path), '--path', 'one_to_one', '--cfg-options', f'data_root={run / "shapes"}']
+    assert call(monkeypatch, str(TINY), str(run / 'best.pth'), *flags) == 0
+    shown = capsys.readouterr().out
+    assert 'coco/mAP50' in shown
+    assert 'nms' not in shown
 
 
 def test_a_missing_checkpoint_is_one_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:

@@ -57,6 +57,13 @@ def test_it_trains_in_bfloat16_and_returns_zero(
             ['--cfg-options', 'train_cfg.max_epochs=1', 'optim_wrapper.optimizer.lr=1e30', 'param_scheduler=None'],
             'not finite in iteration',
         ),
+        (['--load-from', 'nowhere.pth'], 'no checkpoint at nowhere.pth'),
+        (
+            ['--cfg-options', 'effective_batch_size=10'],
+            'the nearest are 8 and 12, or set train_dataloader.batch_size=2',
+        ),
+        (['--cfg-options', "model.frozen=['backbon']"], "the nearest is 'backbone'"),
+        (['--cfg-options', 'default_hooks.early_stopping.patience=1'], 'validation comes every 2'),
         (['--resume'], 'no checkpoint at'),
         (['--resume', 'nowhere.pth'], 'no checkpoint at nowhere.pth'),
     ],
@@ -159,3 +166,37 @@ def test_two_processes_train_as_one(arguments: list[str], tmp_path: Path) -> Non
     meta = files.load(tmp_path / 'run' / 'last.pth')['meta']
     assert meta['batches_per_epoch'] == 3  # 20 images over 2 processes in batches of 4
     assert 'coco/mAP' in done.stdout
+
+
+def test_two_processes_share_the_effective_batch_start_from_weights_and_stop_together(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], tmp_path: Path
+) -> None:
+    """Nothing is learned with this rate, so that no validation is better than the first."""
+    assert call(monkeypatch, *arguments, 'train_cfg.max_epochs=1', 'default_hooks.pictures=None') == 0
+    start = tmp_path / 'start.pth'
+    (tmp_path / 'run' / 'last.pth').rename(start)
+    environment = {**os.environ, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''}
+    command = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', '2', str(TOOL)]
+    flags = [
+        *('effective_batch_size=16', 'auto_scale_lr.enable=True', 'train_dataloader.sampler.type=RepeatFactorSampler'),
+        *('train_cfg.max_epochs=5', 'train_cfg.val_interval=1', 'default_hooks.early_stopping.patience=1'),
+        *("model.frozen=['backbone']", 'optim_wrapper.optimizer.lr=1e-12', 'default_hooks.pictures=None'),
+    ]
+    done = subprocess.run(
+        [*command, *arguments, *flags, '--load-from', str(start), '--launcher', 'pytorch'],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert 'early stopping after epoch 2 of 5: coco/mAP' in done.stdout
+    assert '16 images per optimizer step (4 per batch x 2 micro-batches x 2 processes)' in done.stdout
+    assert f'weights of {start}' in done.stdout
+    content, before = files.load(tmp_path / 'run' / 'last.pth'), files.load(start)['ema']['shadow']
+    assert content['meta']['epoch'] == 2
+    assert content['meta']['cfg']['optim_wrapper']['accumulative_counts'] == 2
+    assert all(
+        value.equal(before[name]) for name, value in content['state_dict'].items() if 'backbone.to_p3.0.c' in name
+    )

@@ -64,3 +64,17 @@ def test_no_prediction_at_all_is_drawn_as_an_empty_panel():
 
 def test_comparisons_are_stacked_two_in_a_row():
     assert DetectionPainter().stack([image(10, 20)] * 3).shape == (3 * 4 + 2 * 10, 3 * 4 + 2 * 20, 3)
+
+
+def test_a_comparison_may_have_a_threshold_of_its_own(monkeypatch):
+    from lucid.visualization import painter
+
+    drawn = []
+    monkeypatch.setattr(painter, 'draw_boxes', lambda image, boxes, *_, **__: drawn.append(len(boxes)) or image)
+    found = {'boxes': [[0, 0, 9, 9]] * 3, 'labels': [0] * 3, 'scores': [0.9, 0.3, 0.1]}
+    truth = {'boxes': (), 'labels': ()}
+    for threshold in (None, 0.05, 0.5):
+        DetectionPainter().draw_comparison(
+            np.zeros((40, 40, 3), np.uint8), truth, found, 'x', ('a',), score_threshold=threshold
+        )
+    assert drawn == [0, 2, 0, 3, 0, 1]

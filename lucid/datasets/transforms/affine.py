@@ -1,6 +1,6 @@
 """Random affine map, fused with the letterbox into one resampling."""
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -42,6 +42,8 @@ class RandomAffine(Transform):
         min_side: Pixels.
         min_visible: Share of area.
     """
+
+    fits: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 import inspect
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from mmcv.transforms import BaseTransform
@@ -21,7 +21,13 @@ class Transform(BaseTransform):
     """``draw`` decides with random numbers and is tiny; ``apply`` is a function of its two arguments alone.
 
     So the same parameters can be applied by another implementation, on a device for example.
+
+    fits:  whether its images have one size, whatever the size of those that it gets
+    pairs: whether it takes a second sample, which goes through the transforms before it, except others of this kind
     """
+
+    fits: ClassVar[bool] = False
+    pairs: ClassVar[bool] = False
 
     def draw(self, rng: np.random.Generator, sample: Sample) -> Any:
         """The parameters of one application; reads of ``sample`` only its key and the image's shape."""
@@ -61,17 +67,19 @@ def build_pipeline(pipeline: Sequence[Mapping[str, Any] | Transform], **provided
     Args:
         pipeline: Configs, or transforms that are used as they are.
         **provided: What the data set knows; handed to each transform whose constructor has a parameter of that name
-            and whose config does not state it.
+            and whose config does not state it. ``before`` is handed over as well: the transforms that come before,
+            without those that take a second sample.
 
     Returns:
         The transforms in their order.
     """
-    transforms = []
+    transforms: list[Transform] = []
     for entry in pipeline:
         if isinstance(entry, Mapping):
             known = TRANSFORMS.get(entry['type'])
             accepted = inspect.signature(known).parameters if known else {}
-            defaults = {name: value for name, value in provided.items() if name in accepted}
+            before = tuple(transform for transform in transforms if not getattr(transform, 'pairs', False))
+            defaults = {name: value for name, value in {**provided, 'before': before}.items() if name in accepted}
             entry = TRANSFORMS.build({**defaults, **entry})
         transforms.append(entry)
     return transforms

@@ -1,5 +1,7 @@
 """Fitting an image to the network input without changing its proportions."""
 
+from typing import ClassVar
+
 from lucid.datasets.sample import Sample
 from lucid.datasets.transforms.base import ImageSize, Transform, height_width
 from lucid.datasets.transforms.warp import warp_image
@@ -14,6 +16,8 @@ class Letterbox(Transform):
     Args:
         image_size: Side, or height and width, of the result in pixels; the data set's own where a config states none.
     """
+
+    fits: ClassVar[bool] = True
 
     def __init__(self, *, image_size: ImageSize) -> None:
         self.size = height_width(image_size)

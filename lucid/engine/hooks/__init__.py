@@ -3,9 +3,12 @@
 from lucid.engine.hooks.branch_weight import BranchWeightHook
 from lucid.engine.hooks.capture import CaptureHook
 from lucid.engine.hooks.checkpoint import CheckpointHook
+from lucid.engine.hooks.curves import CurvesHook
 from lucid.engine.hooks.deferred_info import DeferredInfoHook, NonFiniteLossError
+from lucid.engine.hooks.early_stopping import EarlyStoppingHook
 from lucid.engine.hooks.ema import EMAHook
 from lucid.engine.hooks.environment import EnvironmentHook
+from lucid.engine.hooks.evaluation_figures import EvaluationFiguresHook
 from lucid.engine.hooks.progress import ProgressHook
 from lucid.engine.hooks.scheduler import SchedulerHook
 from lucid.engine.hooks.visualization import VisualizationHook
@@ -14,9 +17,12 @@ __all__ = [
     'BranchWeightHook',
     'CaptureHook',
     'CheckpointHook',
+    'CurvesHook',
     'DeferredInfoHook',
     'EMAHook',
+    'EarlyStoppingHook',
     'EnvironmentHook',
+    'EvaluationFiguresHook',
     'NonFiniteLossError',
     'ProgressHook',
     'SchedulerHook',

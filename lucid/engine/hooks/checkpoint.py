@@ -1,12 +1,10 @@
 """Writing checkpoints at the ends of windows, so that a resumed run computes what an uninterrupted one would."""
 
-import difflib
 import math
 import time
 from pathlib import Path
 from typing import Any
 
-from mmengine.evaluator import Evaluator
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
@@ -14,6 +12,7 @@ from lucid.engine import checkpoint as files
 from lucid.engine.distributed import synchronise, unwrapped
 from lucid.engine.environment import environment
 from lucid.engine.generators import random_state, restore_random_state
+from lucid.engine.monitored import check_metric
 from lucid.registry import HOOKS
 
 NAMES = ('last', 'previous', 'best')
@@ -114,13 +113,8 @@ class CheckpointHook(Hook):
         Raises:
             ValueError: ``save_best`` is not among the keys that the metrics tell.
         """
-        if self.save_best is None or runner.val_loop is None:
-            return
-        keys = possible_keys(runner.val_loop.evaluator)
-        if keys is not None and self.save_best not in keys:
-            near = difflib.get_close_matches(self.save_best, keys, n=1)
-            hint = f'did you mean {near[0]!r}?' if near else f'name one of {", ".join(sorted(keys))}, or None'
-            raise ValueError(f'CheckpointHook.save_best names {self.save_best!r}, which validation lacks; {hint}')
+        if self.save_best is not None and runner.val_loop is not None:
+            check_metric('CheckpointHook.save_best', self.save_best, runner.val_loop.evaluator)
 
     def before_train(self, runner: Runner) -> None:
         """Check, and give the generators the resumed checkpoint's state: nothing draws from them after this hook."""
@@ -158,7 +152,8 @@ class CheckpointHook(Hook):
         if runner._train_loop is None or isinstance(runner._train_loop, dict):
             return  # validation alone, outside training
         better = self._update_best(runner, metrics or {})
-        if better or runner.epoch % self.interval == 0 or runner.epoch == runner.max_epochs:
+        ends = runner.epoch == runner.max_epochs or runner.train_loop.stop_training
+        if better or ends or runner.epoch % self.interval == 0:
             self.write(runner, epoch=runner.epoch, iteration=runner.iter)
         if better and runner.rank == 0:
             files.link(self.path(runner, 'last'), self.path(runner, 'best'))
@@ -245,23 +240,3 @@ class CheckpointHook(Hook):
         if self.max_keep_ckpts > 0:
             for old in range(epoch - self.max_keep_ckpts * self.interval, 0, -self.interval):
                 self.path(runner, f'epoch_{old}').unlink(missing_ok=True)
-
-
-def possible_keys(evaluator: Evaluator) -> set[str] | None:
-    """Return the keys that a validation gives, None unless all its metrics tell them.
-
-    A metric tells by ``keys()``, without its prefix, once it knows its data set.
-
-    Args:
-        evaluator: Of the validation loop.
-
-    Returns:
-        The keys as they are logged, prefix included.
-    """
-    found: set[str] = set()
-    for metric in evaluator.metrics:
-        tell = getattr(metric, 'keys', None)
-        if tell is None:
-            return None
-        found |= {f'{metric.prefix}/{key}' if metric.prefix else key for key in tell()}
-    return found

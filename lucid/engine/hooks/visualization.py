@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import mmcv
 import numpy as np
 from mmengine.dist import master_only
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from lucid.engine.pictures import show_picture, write_picture
 from lucid.registry import HOOKS, VISUALIZERS
 from lucid.structures.affine import warp_boxes
 
@@ -73,7 +73,7 @@ class VisualizationHook(Hook):
         captions = [Path(meta['file']).name for meta in metas]
         truths = _truths(data_batch)[shown]
         picture = self.painter.draw_batch(images, truths, captions, _classes(runner.train_dataloader))
-        _write(picture, Path(runner.work_dir, 'pictures', f'train_batch_{runner.iter}.png'))
+        write_picture(picture, Path(runner.work_dir, 'pictures', f'train_batch_{runner.iter}.png'))
 
     def before_val_epoch(self, runner: Runner) -> None:
         """Begin a new picture."""
@@ -97,11 +97,8 @@ class VisualizationHook(Hook):
             return
         picture = self.painter.stack(self._panels)
         self._panels.clear()
-        _write(picture, Path(runner.work_dir, 'pictures', f'val_epoch_{runner.epoch:02d}.png'))
-        # Not visualizer.add_image: the local backend would write the same picture into a second folder.
-        backend = runner.visualizer.get_backend('TensorboardVisBackend')
-        if backend is not None:
-            backend.add_image('validation', picture, step=runner.epoch)
+        write_picture(picture, Path(runner.work_dir, 'pictures', f'val_epoch_{runner.epoch:02d}.png'))
+        show_picture(runner, 'validation', picture)
 
     def after_test_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Sequence[Mapping[str, Any]] | None = None
@@ -110,7 +107,7 @@ class VisualizationHook(Hook):
         if self.test_dir is not None:
             classes = _classes(runner.test_dataloader)
             for meta, picture in self._compare(data_batch, outputs or (), classes):
-                _write(picture, self.test_dir / f'{Path(meta["file"]).stem}_{meta["image_id"]}.png')
+                write_picture(picture, self.test_dir / f'{Path(meta["file"]).stem}_{meta["image_id"]}.png')
 
     def _compare(
         self, data_batch: Mapping[str, Any], outputs: Sequence[Mapping[str, Any]], classes: Sequence[str]
@@ -150,8 +147,3 @@ def _truths(data_batch: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _classes(dataloader: Any) -> Sequence[str]:
     return getattr(dataloader.dataset, 'metainfo', {}).get('classes', ())
-
-
-def _write(picture: np.ndarray, path: Path) -> None:
-    # mmcv encodes before it opens the file: a failure leaves no half picture.
-    mmcv.imwrite(mmcv.rgb2bgr(picture), str(path))

@@ -12,6 +12,7 @@ from mmengine.optim import OptimWrapper
 from torch import Tensor
 
 from lucid.models.detectors.network import YOLONetwork
+from lucid.models.freezing import freeze, frozen_names, hold
 from lucid.registry import HEADS, LOSSES, MODELS
 from lucid.structures import AnchorGrid, Targets
 from lucid.structures.anchors import make_anchor_grid
@@ -24,8 +25,9 @@ class YOLODetector(BaseModel):
     """Network, loss and data preprocessor behind mmengine's model interface, with the step that can be captured.
 
     ``prepare`` decides every shape and may read the host; ``step`` runs on the device without a host read. Attributes:
-    ``network`` (images to raw outputs; parameter counts are its), ``criterion`` (the loss module),
-    ``max_detections`` and ``score_threshold`` (may be changed between predictions).
+    ``network`` (images to raw outputs; parameter counts are its), ``criterion`` (the loss module), and, to be changed
+    between predictions at will, ``max_detections``, the three thresholds and ``paths`` (the ways from the one forward
+    to detections that ``predict`` takes, of ``known_paths``; ``('one_to_one',)`` unless somebody asks for others).
 
     A part whose config states no ``type`` is the default: YOLOBackbone, YOLONeck, DetectHead, DetectionLoss,
     DetDataPreprocessor.
@@ -41,10 +43,15 @@ class YOLODetector(BaseModel):
         channels_last: keep weights and images in torch's ``channels_last`` format.
         max_detections: rows kept per image.
         score_threshold: detections below it are dropped.
+        nms_score_threshold: the same on the path ``'nms'`` alone, which would else rank every anchor.
+        nms_iou_threshold: on the path ``'nms'``, what overlaps a better box of its class by more is dropped.
+        frozen: paths of modules of ``network`` that training leaves alone, such as ``('backbone',)``: no gradient,
+            no step, no decay, and BatchNorm in evaluation mode whatever mode the detector is in.
         init_cfg: mmengine's initialisation, for example from a checkpoint.
 
     Raises:
-        ValueError: ``num_classes`` is missing or not positive, or ``scale`` does not exist.
+        ValueError: ``num_classes`` is missing or not positive, a threshold of NMS is out of range, or ``scale`` or a
+            ``frozen`` module does not exist.
 
     Source: arXiv:2606.03748.
     """
@@ -62,6 +69,9 @@ class YOLODetector(BaseModel):
         channels_last: bool = True,
         max_detections: int = 300,
         score_threshold: float = 0.0,
+        nms_score_threshold: float = 0.001,
+        nms_iou_threshold: float = 0.7,
+        frozen: Sequence[str] = (),
         init_cfg: Config | list[Config] | None = None,
     ) -> None:
         if num_classes is None:
@@ -71,6 +81,11 @@ class YOLODetector(BaseModel):
             )
         if num_classes < 1:
             raise ValueError(f'num_classes={num_classes} leaves nothing to detect; make it 1 or more')
+        if not (0 <= nms_score_threshold <= 1 and 0 < nms_iou_threshold <= 1):
+            raise ValueError(
+                f'nms_score_threshold={nms_score_threshold} and nms_iou_threshold={nms_iou_threshold} must be in 0..1, '
+                'the second above 0; the usual ones are 0.001 and 0.7'
+            )
         body = MODELS.build({'type': 'YOLOBackbone', **(backbone or {})}, default_args={'scale': scale})
         mixer = MODELS.build(
             {'type': 'YOLONeck', **(neck or {})}, default_args={'in_channels': body.out_channels, 'scale': scale}
@@ -90,6 +105,9 @@ class YOLODetector(BaseModel):
         self.strides: tuple[int, ...] = tuple(body.strides)
         self.max_detections = max_detections
         self.score_threshold = score_threshold
+        self.nms_score_threshold = nms_score_threshold
+        self.nms_iou_threshold = nms_iou_threshold
+        self.paths: tuple[str, ...] = ('one_to_one',)
         self.network = YOLONetwork(
             body,
             neck=mixer,
@@ -103,6 +121,8 @@ class YOLODetector(BaseModel):
         )
         if channels_last:
             self.network.to(memory_format=torch.channels_last)
+        self.frozen = tuple(frozen)
+        freeze(self.network, self.frozen)
         # Never evicted: a recording holds the addresses of the grids it was captured with.
         self._grids: dict[tuple[int, int, torch.device], AnchorGrid] = {}
 
@@ -114,6 +134,27 @@ class YOLODetector(BaseModel):
     def task(self) -> str | None:
         """What the head predicts: ``'detect'``, ``'segment'``, ``'oriented'``, ``'keypoint'``; None if it says none."""
         return getattr(self.network.head, 'task', None)
+
+    @property
+    def frozen_state(self) -> frozenset[str]:
+        """Names in the detector's state of what ``frozen`` keeps as it is, parameters and buffers."""
+        return frozenset(f'network.{name}' for name in frozen_names(self.network, self.frozen))
+
+    @property
+    def class_rows(self) -> frozenset[str]:
+        """Names in the detector's state of tensors that have a row per class, by label, in dimension 0."""
+        return frozenset(f'network.head.{name}' for name in getattr(self.network.head, 'class_rows', ()))
+
+    def train(self, mode: bool = True) -> 'YOLODetector':
+        """Set the mode of all that is not frozen; that stays in evaluation mode."""
+        super().train(mode)
+        hold(self.network, self.frozen)
+        return self
+
+    @property
+    def known_paths(self) -> tuple[str, ...]:
+        """The ways from raw outputs to detections that the head has."""
+        return tuple(getattr(self.network.head, 'paths', ('one_to_one',)))
 
     def anchor_grid(self, images: Tensor) -> AnchorGrid:
         """The grid for (B, 3, H, W) ``images``, on their device; made at the first use of a size and kept."""
@@ -190,8 +231,21 @@ class YOLODetector(BaseModel):
             return losses
 
     def predict(self, outputs: Any, metas: Sequence[Mapping[str, Any]], grid: AnchorGrid) -> list[dict[str, Any]]:
-        """One prediction per image, in pixels of the original image, on the CPU."""
-        predictions: list[dict[str, Any]] = self.network.head.predict(
-            outputs, grid, metas, max_detections=self.max_detections, score_threshold=self.score_threshold
-        )
-        return predictions
+        """One prediction per image, in pixels of the original image, on the CPU, by each of ``paths``."""
+        first, *others = [self._predict(path, outputs, metas, grid) for path in self.paths]
+        for found in others:
+            for prediction, other in zip(first, found, strict=True):
+                prediction[other['path']] = other
+        return first
+
+    def _predict(
+        self, path: str, outputs: Any, metas: Sequence[Mapping[str, Any]], grid: AnchorGrid
+    ) -> list[dict[str, Any]]:
+        if path not in self.known_paths:
+            raise ValueError(f'path {path!r} is none of {self.known_paths}, which this head knows; set another')
+        options: dict[str, Any] = {'max_detections': self.max_detections, 'score_threshold': self.score_threshold}
+        if path == 'nms':
+            options['score_threshold'] = max(self.score_threshold, self.nms_score_threshold)
+            options |= {'path': path, 'iou_threshold': self.nms_iou_threshold}
+        predictions = self.network.head.predict(outputs, grid, metas, **options)
+        return [{**prediction, 'path': path} for prediction in predictions]

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from lucid.models.heads.stems import apply_stems, init_box_start, init_class_prior, make_stems
 from lucid.registry import HEADS
 from lucid.structures import AnchorGrid, RawOutputs
-from lucid.structures.detections import Prediction, decode_end_to_end, to_predictions
+from lucid.structures.detections import PATHS, Prediction, decode_end_to_end, to_predictions
+from lucid.structures.suppression import decode_with_nms
 
 
 class DetectBranch(nn.Module):
@@ -34,6 +35,8 @@ class DetectBranch(nn.Module):
 class DetectHead(nn.Module):
     """Boxes and classes from two branches with parameters of their own, which read the same features, not detached.
 
+    Attributes: ``paths``, the ways to detections that ``predict`` knows.
+
     Args:
         in_channels: of each level.
         num_classes: C.
@@ -44,6 +47,7 @@ class DetectHead(nn.Module):
     """
 
     task = 'detect'
+    paths = PATHS
 
     def __init__(self, in_channels: Sequence[int], *, num_classes: int, box_start: float | None = None) -> None:
         super().__init__()
@@ -53,6 +57,16 @@ class DetectHead(nn.Module):
     def forward(self, features: Sequence[Tensor]) -> RawOutputs:
         """Both branches over the maps of all levels."""
         return RawOutputs(*self.one_to_many(features), *self.one_to_one(features))
+
+    @property
+    def class_rows(self) -> tuple[str, ...]:
+        """Names in the head's state of tensors that have a row per class, by label, in dimension 0."""
+        finals = [
+            f'{branch}.classes.{level}.{len(stem) - 1}'
+            for branch in ('one_to_many', 'one_to_one')
+            for level, stem in enumerate(getattr(self, branch).classes)
+        ]
+        return tuple(f'{final}.{kind}' for final in finals for kind in ('weight', 'bias'))
 
     def deployed(self) -> nn.Module:
         """The part that inference needs."""
@@ -66,13 +80,38 @@ class DetectHead(nn.Module):
         *,
         max_detections: int,
         score_threshold: float,
+        path: str = 'one_to_one',
+        iou_threshold: float = 0.7,
     ) -> list[Prediction]:
-        """The one-to-one branch as predictions in pixels of the original images."""
-        detections = decode_end_to_end(
-            outputs.o2o_logits_BAC,
-            outputs.o2o_boxes_BA4,
-            grid,
-            max_detections=max_detections,
-            score_threshold=score_threshold,
-        )
+        """Predictions in pixels of the original images, by one of ``paths``.
+
+        Args:
+            outputs: of the whole batch.
+            grid: of its input size.
+            metas: per image, as ``to_predictions`` wants them.
+            max_detections: rows kept per image.
+            score_threshold: detections below it are dropped.
+            path: ``'one_to_one'`` the one-to-one branch as it is, ``'nms'`` the one-to-many branch through NMS.
+            iou_threshold: of the NMS.
+
+        Returns:
+            One per image.
+        """
+        if path == 'nms':
+            detections = decode_with_nms(
+                outputs.o2m_logits_BAC,
+                outputs.o2m_boxes_BA4,
+                grid,
+                max_detections=max_detections,
+                score_threshold=score_threshold,
+                iou_threshold=iou_threshold,
+            )
+        else:
+            detections = decode_end_to_end(
+                outputs.o2o_logits_BAC,
+                outputs.o2o_boxes_BA4,
+                grid,
+                max_detections=max_detections,
+                score_threshold=score_threshold,
+            )
         return to_predictions(detections, metas)

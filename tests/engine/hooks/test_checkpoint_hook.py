@@ -11,8 +11,8 @@ from mmengine.runner import Runner
 from lucid.engine import checkpoint as files
 from lucid.engine.checkpoint import CheckpointError
 from lucid.engine.hooks import CheckpointHook
-from lucid.engine.hooks.checkpoint import possible_keys
 from lucid.engine.loops import Stopped
+from lucid.engine.monitored import possible_keys
 
 Toy = Callable[..., Runner]
 SCORE = 'toy/score'

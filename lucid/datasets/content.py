@@ -1,0 +1,100 @@
+"""What a reader makes of a folder, whatever its layout."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from lucid.datasets.annotations import Box, Categories, Row
+
+KINDS = {'coco': ('boxes', 'polygons', 'rboxes', 'keypoints'), 'yolo': ('boxes', 'rboxes'), 'voc': ('boxes',)}
+"""The targets that each layout can hold."""
+MISSING_LABELS = ('error', 'background')
+"""What an image without a label file can mean."""
+LARGEST = 2**31 - 1
+"""Pixels of a side, kept as int32."""
+THINNEST = 1e-3
+"""Pixels; what is thinner has no area in float32 at the far side of a large image."""
+
+
+class AnnotationError(ValueError):
+    """Why an annotation cannot be used; ``kind`` is one word for counting."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class ImageRow(NamedTuple):
+    """One image: ``file`` is its path; sizes in pixels, 1 by 1 where the file that should tell them is bad."""
+
+    id: int
+    file: str
+    height: int
+    width: int
+
+
+class Content(NamedTuple):
+    """The usable content of one split; crowds are in it, bad annotations are not.
+
+    layout: ``coco``, ``yolo`` or ``voc``
+    source: the file that was read, or that leads to those that were
+    rows:   of all images, in the order of their files
+    """
+
+    layout: str
+    source: Path
+    categories: Categories
+    images: list[ImageRow]
+    rows: list[Row]
+
+
+def check_targets(targets: Sequence[str], layout: str) -> None:
+    """Refuse kinds of targets that a layout cannot hold.
+
+    Args:
+        targets: Kinds that are asked for.
+        layout: A key of ``KINDS``.
+
+    Raises:
+        ValueError: Names them and those that it can hold.
+    """
+    if unknown := set(targets) - set(KINDS[layout]):
+        raise ValueError(
+            f'targets={list(targets)} has {sorted(unknown)}, which the layout {layout} does not hold; '
+            f'choose from {", ".join(KINDS[layout])}'
+        )
+
+
+def check_word(name: str, value: str, known: Sequence[str]) -> None:
+    """Raise ValueError unless an argument is one of the words that it can be."""
+    if value not in known:
+        raise ValueError(f'{name}={value!r} is unknown; choose one of {", ".join(known)}')
+
+
+def checked_box(box: Box, size: tuple[int, int], *, text: str) -> Box:
+    """Check corners and clip them to the image.
+
+    Args:
+        box: x1, y1, x2, y2 in pixels.
+        size: Height and width of the image.
+        text: The box as its file has it, for the message.
+
+    Returns:
+        Corners inside the image.
+
+    Raises:
+        AnnotationError: The box is not finite, inverted, without area, or outside the image.
+    """
+    x1, y1, x2, y2 = box
+    height, width = size
+    if not all(map(math.isfinite, box)):
+        raise AnnotationError('nan_box', f'{text} is not finite')
+    if x2 < x1 or y2 < y1:
+        raise AnnotationError('inverted_box', f'{text} has a negative width or height')
+    if x2 - x1 < THINNEST or y2 - y1 < THINNEST:
+        raise AnnotationError('empty_box', f'{text} has no area')
+    x1, y1, x2, y2 = max(x1, 0.0), max(y1, 0.0), min(x2, width), min(y2, height)
+    if x2 - x1 < THINNEST or y2 - y1 < THINNEST:
+        raise AnnotationError('outside_box', f'{text} is outside the {width}x{height} image')
+    return x1, y1, x2, y2

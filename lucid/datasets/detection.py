@@ -1,0 +1,216 @@
+"""What all data sets of images with boxes share, whatever their layout."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
+
+from lucid.datasets.annotations import pack
+from lucid.datasets.content import KINDS, Content
+from lucid.datasets.images import ImageStore
+from lucid.datasets.problems import DataError, Problems
+from lucid.datasets.sample import Sample
+from lucid.datasets.samplers import SampleKey
+from lucid.datasets.transforms import Transform, build_pipeline, height_width
+from lucid.structures.affine import Float32
+from lucid.structures.points import flip_order
+
+
+class GroundTruth(NamedTuple):
+    """All annotations of one image, crowds included, in pixels of its file.
+
+    boxes:   float32 (N, 4), xyxy, clipped to the image
+    labels:  int64 (N,)
+    iscrowd: bool (N,), a region in which detections are ignored
+    areas:   float32 (N,), square pixels
+    ids:     int64 (N,), of the annotations
+    """
+
+    image_id: int
+    file: str
+    original_hw: tuple[int, int]
+    boxes: Float32
+    labels: NDArray[np.int64]
+    iscrowd: NDArray[np.bool_]
+    areas: Float32
+    ids: NDArray[np.int64]
+
+
+class DetectionDataset(Dataset[Sample]):
+    """Image files with boxes that a reader found; never writes into them.
+
+    ``dataset[key]`` takes a ``SampleKey`` or a plain index and returns the sample after the pipeline. All random draws
+    come from (seed, epoch, index). Images without boxes are kept; crowd annotations are no training targets.
+
+    Attributes: ``layout``; ``source``, the file that leads to the others; ``annotation_file``, the source if it is
+    COCO JSON, else None; ``classes``; ``metainfo`` (classes and, if any, annotation_file); ``category_ids``, the id of
+    each class in the source; ``keypoint_names``; ``image_ids``, int64; ``files``, an array of paths; ``problems``, what
+    was left out, counted by kind; ``findings``, each ``Problem`` of it.
+
+    Args:
+        content: What a reader found.
+        problems: What it found wrong, and the policy. All policies find missing, empty, truncated and wrongly sized
+            images now; ``'skip_image'`` decodes every image for it, the others meet damage in the middle of a file
+            when they read it.
+        image_size: Side, or height and width, of the network input, for transforms whose config does not state it.
+        pipeline: Configs of transforms, applied in turn.
+        targets: Kinds that the reader was asked for.
+        seed: What the transforms' draws depend on, next to epoch and index.
+        cache_mb: Megabytes of decoded images to keep in memory.
+
+    Raises:
+        DataError: A ValueError with all ``problems``: data is bad and the policy does not leave it out, or leaves out
+            every image.
+    """
+
+    def __init__(
+        self,
+        content: Content,
+        problems: Problems,
+        *,
+        image_size: int | Sequence[int],
+        pipeline: Sequence[Mapping[str, Any] | Transform] = (),
+        targets: Sequence[str] = ('boxes',),
+        seed: int = 0,
+        cache_mb: int = 0,
+    ) -> None:
+        self.image_size = height_width(image_size)
+        self.seed = seed
+        self.layout = content.layout
+        self.source = content.source
+        self.annotation_file = content.source if content.layout == 'coco' else None
+        self.classes = content.categories.names
+        self.category_ids = content.categories.ids
+        self.keypoint_names = content.categories.keypoints
+        self.metainfo: dict[str, Any] = {'classes': self.classes}
+        if self.annotation_file is not None:
+            self.metainfo['annotation_file'] = str(self.annotation_file)
+
+        self._rows = usable_images(content, problems)
+        self.problems = problems.counts()
+        self.findings = tuple(problems.found)
+        # One array each: lists of strings and integers would be copied into every worker, count by count.
+        sizes = np.array([(image.height, image.width) for image in content.images], dtype=np.int32)
+        self.files = np.array([image.file for image in content.images])[self._rows]
+        self.image_ids = np.array([image.id for image in content.images], dtype=np.int64)[self._rows]
+        self._annotations = pack(content.rows, len(sizes), targets, len(self.keypoint_names))
+        self._images = ImageStore(self.files, sizes[self._rows], cache_mb=cache_mb)
+        order = flip_order(self.keypoint_names) if 'keypoints' in targets else None
+        self.pipeline = build_pipeline(pipeline, image_size=self.image_size, source=self, flip_order=order)
+
+    def __len__(self) -> int:
+        """Number of usable images."""
+        return len(self.files)
+
+    @property
+    def num_rings(self) -> int | None:
+        """Polygon rings of all objects, 0 where the layout holds none; None where they were not asked for."""
+        offsets = self._annotations.ring_offsets_R1
+        if offsets is None:
+            return None if 'polygons' in KINDS[self.layout] else 0
+        return len(offsets) - 1
+
+    def __getitem__(self, key: int | SampleKey) -> Sample:
+        key = SampleKey.of(key)
+        sample = self.read(key.index)
+        sample.key, sample.rng = key, key.generator(self.seed)
+        for transform in self.pipeline:
+            sample = transform(sample)
+        return sample
+
+    def read(self, index: int) -> Sample:
+        """An image as it is in its file, with its training targets; an unusable file raises ``ImageError``."""
+        image = self._images.read(index)
+        notes = self._annotations
+        rows = notes.rows(self._rows[index])
+        rows = rows[~notes.crowd_N[rows]]
+        return Sample(
+            image=image,
+            boxes=notes.boxes_N4[rows],
+            labels=notes.labels_N[rows],
+            polygons=None if notes.points_P2 is None else [notes.rings(row) for row in rows],
+            rboxes=None if notes.rboxes_N5 is None else notes.rboxes_N5[rows],
+            keypoints=None if notes.keypoints_NK3 is None else notes.keypoints_NK3[rows],
+            image_id=int(self.image_ids[index]),
+            file=str(self.files[index]),
+            original_hw=image.shape[:2],
+        )
+
+    def ground_truth(self, index: int) -> GroundTruth:
+        """All usable annotations of an image; the image is not read."""
+        notes = self._annotations
+        rows = notes.rows(self._rows[index])
+        height, width = self._images.sizes[index].tolist()
+        return GroundTruth(
+            image_id=int(self.image_ids[index]),
+            file=str(self.files[index]),
+            original_hw=(height, width),
+            boxes=notes.boxes_N4[rows],
+            labels=notes.labels_N[rows],
+            iscrowd=notes.crowd_N[rows],
+            areas=notes.areas_N[rows],
+            ids=notes.ids_N[rows],
+        )
+
+    def as_coco(self) -> dict[str, list[dict[str, Any]]]:
+        """The usable images and their boxes as the content of COCO instances JSON, without polygons and keypoints."""
+        truths = [self.ground_truth(index) for index in range(len(self))]
+        images = [
+            {
+                'id': truth.image_id,
+                'file_name': truth.file,
+                'height': truth.original_hw[0],
+                'width': truth.original_hw[1],
+            }
+            for truth in truths
+        ]
+        columns = [
+            (truth.image_id, x1, y1, x2, y2, label, area, crowd)
+            for truth in truths
+            for (x1, y1, x2, y2), label, area, crowd in zip(
+                truth.boxes.tolist(), truth.labels.tolist(), truth.areas.tolist(), truth.iscrowd.tolist(), strict=True
+            )
+        ]
+        annotations = [
+            {
+                'id': number,
+                'image_id': image_id,
+                'category_id': self.category_ids[label],
+                'bbox': [x1, y1, x2 - x1, y2 - y1],
+                'area': area,
+                'iscrowd': int(crowd),
+            }
+            for number, (image_id, x1, y1, x2, y2, label, area, crowd) in enumerate(columns, 1)
+        ]
+        names = zip(self.category_ids, self.classes, strict=True)
+        return {
+            'images': images,
+            'annotations': annotations,
+            'categories': [{'id': number, 'name': name} for number, name in names],
+        }
+
+
+def usable_images(content: Content, problems: Problems) -> NDArray[np.int64]:
+    """Check the image files and settle what is wrong with a split.
+
+    Args:
+        content: What a reader found.
+        problems: What it found wrong; what is wrong with image files is added.
+
+    Returns:
+        Indices of the images that the policy keeps.
+
+    Raises:
+        DataError: The policy refuses the data, or keeps no image.
+    """
+    files = [image.file for image in content.images]
+    sizes = np.array([(image.height, image.width) for image in content.images], dtype=np.int32)
+    problems.add_images(ImageStore(files, sizes).errors(decode=problems.policy == 'skip_image'), files)
+    problems.settle(str(content.source))
+    kept = np.flatnonzero(~problems.bad_images(len(files)))
+    if not len(kept):
+        text = f'{content.source}: no image is usable ({problems.counts()}); correct the files'
+        raise DataError(text, problems.found)
+    return kept

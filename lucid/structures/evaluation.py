@@ -1,0 +1,58 @@
+"""What an evaluation tells about a detector beyond its figures, for drawing.
+
+Array axes: K classes, R recall points, N boxes of one image.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating]
+Ints = NDArray[np.integer]
+
+
+class ImageErrors(NamedTuple):
+    """One image with its truth, and its detections at or above the confidence of the report.
+
+    num_missed:   boxes of the truth that no detection of their class found
+    num_false:    detections that found no box of their class, or one that a better detection had found
+    truth_boxes:  (N, 4), boxes: (N, 4), xyxy, pixels of the original image
+    """
+
+    image_id: int
+    file: str
+    num_missed: int
+    num_false: int
+    truth_boxes: Floats
+    truth_labels: Ints
+    boxes: Floats
+    scores: Floats
+    labels: Ints
+
+
+class EvaluationReport(NamedTuple):
+    """One path of one evaluation.
+
+    path:           of ``PATHS``
+    classes:        names by label
+    ap_K, ap50_K:   average precision of each class; NaN without truth
+    recall_R:       recall points, 0..1
+    precision_KR:   interpolated precision at them, IoU 0.5; NaN without truth
+    confidence:     score with the best F1 of all classes together at IoU 0.5, and ``f1`` there
+    confusion:      (K + 1, K + 1) counts: rows truth, columns detection, the last of both background
+    confusion_rule: lowest score and lowest IoU that the counts rest on
+    worst:          images with the most errors at ``confidence``, worst first
+    """
+
+    path: str
+    classes: tuple[str, ...]
+    ap_K: Floats
+    ap50_K: Floats
+    recall_R: Floats
+    precision_KR: Floats
+    confidence: float
+    f1: float
+    confusion: Ints
+    confusion_rule: tuple[float, float]
+    worst: tuple[ImageErrors, ...]

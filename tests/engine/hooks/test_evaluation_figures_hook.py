@@ -1,0 +1,149 @@
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import mmcv
+import numpy as np
+import pytest
+from mmengine.evaluator import BaseMetric, Evaluator
+from mmengine.runner import Runner
+
+from lucid.engine.hooks import EvaluationFiguresHook
+from lucid.engine.loops import TestLoop
+from lucid.registry import HOOKS
+from lucid.structures.evaluation import EvaluationReport, ImageErrors
+
+Build = Callable[..., Runner]
+CHARTS = {'class_ap', 'precision_recall', 'confusion_matrix', 'confusion_matrix_normalised'}
+
+
+def report(*worst: ImageErrors, path: str = 'one_to_one') -> EvaluationReport:
+    ones = np.ones(2)
+    precision, confusion = np.ones((2, 101)), np.eye(3, dtype=np.int64)
+    return EvaluationReport(
+        path, ('bolt', 'nut'), ones, ones, np.arange(101) / 100, precision, 0.4, 0.8, confusion, (0.25, 0.5), worst
+    )
+
+
+def errors(file: Path | str) -> ImageErrors:
+    box, label = np.array([[10.0, 10, 30, 40]]), np.array([1])
+    return ImageErrors(7, str(file), 1, 2, box, label, box + 5, np.array([0.45]), label)
+
+
+class Reporting(BaseMetric):
+    """Gives the reports that it was made with, and notes how it was asked."""
+
+    default_prefix = 'toy'
+
+    def __init__(self, reports: list[EvaluationReport]) -> None:
+        super().__init__()
+        self.given, self.asked = reports, []
+
+    def process(self, data_batch: Any, data_samples: Any) -> None:
+        self.results += [0] * len(data_samples)
+
+    def compute_metrics(self, results: list) -> dict[str, float]:
+        return {'score': 1.0}
+
+    def reports(self, **options: Any) -> list[EvaluationReport]:
+        self.asked.append(options)
+        return self.given
+
+
+class Spy:
+    """A painter that remembers what it was asked to draw."""
+
+    def __init__(self) -> None:
+        self.compared: list[tuple] = []
+        self.charted: list[Sequence[EvaluationReport]] = []
+
+    def draw_comparison(self, image: np.ndarray, *arguments: Any, **options: Any) -> np.ndarray:
+        self.compared.append((image.shape, *arguments, options))
+        return image
+
+    def stack(self, panels: Sequence[np.ndarray]) -> np.ndarray:
+        return panels[0]
+
+    def draw_evaluation(self, reports: Sequence[EvaluationReport]) -> dict[str, np.ndarray]:
+        self.charted.append(reports)
+        return {}
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    path = tmp_path / 'images' / 'seven.png'
+    mmcv.imwrite(np.full((50, 60, 3), 120, np.uint8), str(path))
+    return path
+
+
+def validated(line_runner: Build, hook: EvaluationFiguresHook, metric: BaseMetric, epochs: int = 1) -> Runner:
+    runner = line_runner([hook], scores=[], epochs=epochs)
+    runner._val_evaluator = Evaluator([metric])
+    runner.train()
+    return runner
+
+
+def names(folder: Path) -> set[str]:
+    return {path.stem for path in folder.glob('*.png')}
+
+
+def test_the_hook_is_found_by_its_bare_name_and_refuses_senseless_numbers() -> None:
+    assert HOOKS.build({'type': 'EvaluationFiguresHook', 'painter': {'side': 200}}).painter.side == 200
+    for wrong in ({'interval': 0}, {'num_worst': -1}, {'confusion_score': 2.0}, {'confusion_iou': 0.0}):
+        with pytest.raises(ValueError, match=f'{next(iter(wrong))}={next(iter(wrong.values()))}'):
+            EvaluationFiguresHook(**wrong)
+
+
+def test_a_validation_leaves_charts_and_the_worst_images(line_runner: Build, tmp_path: Path, image: Path) -> None:
+    metric = Reporting([report(errors(image)), report(path='nms')])
+    hook = EvaluationFiguresHook(num_worst=3, confusion_iou=0.45)
+    validated(line_runner, hook, metric)
+    assert names(tmp_path / 'pictures') == {*CHARTS, 'worst_images'}
+    assert metric.asked == [{'num_worst': 3, 'confusion_rule': (0.25, 0.45)}]
+
+
+def test_worst_images_are_drawn_from_their_files_with_truth_beside_what_was_found(
+    line_runner: Build, image: Path
+) -> None:
+    hook, spy = EvaluationFiguresHook(), Spy()
+    hook.painter = hook.figures = spy
+    reports = [report(errors(image)), report(path='nms')]
+    validated(line_runner, hook, Reporting(reports))
+    assert spy.charted == [reports]
+    ((shape, truth, found, caption, classes, options),) = spy.compared
+    assert shape == (50, 60, 3)
+    assert truth['boxes'].tolist() == [[10, 10, 30, 40]]
+    assert found['boxes'].tolist() == [[15, 15, 35, 45]]
+    assert caption == '1 missed, 2 false: seven.png'
+    assert classes == ('bolt', 'nut')
+    assert options == {'score_threshold': 0.4}
+
+
+def test_an_image_that_is_gone_costs_a_warning_and_its_panel_only(line_runner: Build, tmp_path: Path) -> None:
+    validated(line_runner, EvaluationFiguresHook(), Reporting([report(errors(tmp_path / 'gone.png'))]))
+    assert names(tmp_path / 'pictures') == CHARTS
+    assert 'gone.png is among the worst images and cannot be drawn' in next(tmp_path.rglob('*.log')).read_text()
+
+
+def test_an_interval_skips_validations_but_not_the_last(line_runner: Build) -> None:
+    metric = Reporting([report()])
+    hook = EvaluationFiguresHook(interval=3)
+    hook.figures = Spy()
+    validated(line_runner, hook, metric, epochs=5)
+    assert len(metric.asked) == 3  # epochs 1, 4 and 5
+
+
+def test_a_test_is_drawn_where_a_folder_is_named(line_runner: Build, tmp_path: Path) -> None:
+    for folder in (None, tmp_path / 'shown'):
+        runner = line_runner([EvaluationFiguresHook(test_dir=folder)], scores=[])
+        runner._test_loop = TestLoop(runner, runner._val_dataloader, Evaluator([Reporting([report()])]))
+        runner._test_evaluator = runner._test_loop.evaluator
+        runner.test_loop.run()
+    assert names(tmp_path / 'shown') == CHARTS
+    assert not (tmp_path / 'pictures').exists()
+
+
+def test_a_metric_that_reports_nothing_or_cannot_is_passed_over(line_runner: Build, tmp_path: Path) -> None:
+    validated(line_runner, EvaluationFiguresHook(), Reporting([]))
+    line_runner([EvaluationFiguresHook()], scores=[0.5], epochs=1).train()
+    assert not (tmp_path / 'pictures').exists()
