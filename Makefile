@@ -19,7 +19,7 @@ train: $(STAMP)
 	$(BIN)/python tools/test.py $(CONFIG) $(WORK)/best.pth --show-dir $(WORK)/pictures/test
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
 
 check: lint contracts types claims
 

@@ -18,9 +18,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def full_precision_on_two_threads() -> None:
-    """Expected values are float32's; on CUDA torch convolves in TF32 unless told not to."""
-    torch.set_num_threads(2)
+def full_precision_on_one_thread() -> None:
+    """Expected values are float32's; on CUDA torch convolves in TF32 unless told not to.
+
+    The networks of the tests are small: a second thread waits more than it works, and the suite has processes for it.
+    """
+    torch.set_num_threads(1)
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
 
