@@ -140,14 +140,18 @@ def test_the_commands_of_the_capture_page_run(tmp_path: Path) -> None:
     for name in ('configs', 'tools'):
         (tmp_path / name).symlink_to(ROOT / name)
     tools = [command for command in commands(ROOT / 'docs' / 'capture.md') if command.startswith('tools/')]
-    assert len(tools) >= 2
+    assert len(tools) >= 3
     small = (
         '--accumulate 1 --steps 1 --cfg-options image_size=64 train_dataloader.batch_size=2 '
         'train_dataloader.num_workers=0 train_dataloader.dataset.num_images=8 optim_wrapper.optimizer.ns_steps=1'
     )
     for command in tools:
+        if command.startswith('tools/parity.py'):
+            command = f'{command} {small}'
+        if command.startswith('tools/benchmark.py'):
+            command = f'{command} --device cpu --rounds 1 --micro-batches 1 {small.replace("--steps 1 ", "")}'
         # The operators are small: a second thread on a busy machine costs minutes.
-        run(tmp_path, f'{command} {small}' if command.startswith('tools/parity.py') else command, threads=1)
+        run(tmp_path, command, threads=1)
 
 
 def test_every_tool_can_be_called_by_its_name_as_the_documents_do() -> None:

@@ -43,7 +43,7 @@ CLAIMS: Mapping[str, Claim] = {
             'tests/apis/test_parity.py',
             'tests/apis/test_pool_table.py',
         ),
-        ('configs/yolo_capture.py',),
+        ('configs/yolo_capture.py', 'configs/yolo/detect_n_bccd.py'),
     ),
     'loss': Claim('the loss region trains bit for bit as eager does'),
     'step': Claim('the step region trains bit for bit as eager does'),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import lucid.models  # noqa: F401  (registers the detector's parts)
 from lucid.apis.training_pair import exact
 from lucid.capture import CudaMemory, Memory, ModuleRegion, Parts, Policy, Pool, TapeMemory
-from lucid.capture.gradients import Adopt, Holder, copy_out
+from lucid.capture.ownership import Adopt, Holder, copy_out
 from lucid.registry import MODELS, SCOPE
 
 

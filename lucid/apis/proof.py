@@ -1,5 +1,6 @@
 """Running what proves a claim, each part in a process of its own, and keeping what it did as JSON."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -85,27 +87,23 @@ def prove(
 
 
 def record(path: Path, part: str, outcome: Mapping[str, Any]) -> None:
-    """Put one outcome into a record, in place of an older one of the same part."""
-    fresh: dict[str, Any] = {'claim': CLAIMS[path.stem].text, 'parts': {}}
-    content = json.loads(path.read_text()) if path.is_file() else fresh
-    content['parts'][part] = outcome
+    """Put one outcome into a record, in place of an older one of the same part; processes may do so side by side."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1, sort_keys=True) + '\n')
+    with open(path, 'a+') as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        content = json.loads(file.read() or 'null') or {'claim': CLAIMS[path.stem].text, 'parts': {}}
+        content['parts'][part] = outcome
+        file.truncate(0)
+        file.write(json.dumps(content, indent=1, sort_keys=True) + '\n')
 
 
 def _run(kind: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one part; tests twice. The code is all that any of its processes imported."""
-    results: list[dict[str, Any]] = []
-    code: dict[str, str] = {}
-    for _ in range(2 if kind == 'tests' else 1):
-        with tempfile.TemporaryDirectory() as scratch:
-            out = Path(scratch, 'result.json')
-            command = [sys.executable, '-c', _CHILD, kind, json.dumps(arguments), str(out)]
-            strict = {'LUCID_REQUIRE_CUDA': '1', 'CUBLAS_WORKSPACE_CONFIG': ':4096:8'}
-            subprocess.run(command, cwd=PACKAGE.parent, env={**os.environ, **strict}, check=True)
-            answer = json.loads(out.read_text())
-        results.append(answer['result'])
-        code |= answer['code']
+    """Run one part; tests twice, side by side. The code is all that any of its processes imported."""
+    with ThreadPoolExecutor() as pool:
+        answers = list(pool.map(lambda _: _answer(kind, arguments), range(2 if kind == 'tests' else 1)))
+    results = [answer['result'] for answer in answers]
+    code = {path: digest for answer in answers for path, digest in answer['code'].items()}
     facts = environment()
     return {
         'date': time.strftime('%Y-%m-%d'),
@@ -116,7 +114,22 @@ def _run(kind: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _answer(kind: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What a process of its own answers; an error that ended it is a result that has not passed."""
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch, 'result.json')
+        command = [sys.executable, '-c', _CHILD, kind, json.dumps(arguments), str(out)]
+        strict = {'LUCID_REQUIRE_CUDA': '1', 'CUBLAS_WORKSPACE_CONFIG': ':4096:8'}
+        status = subprocess.run(command, cwd=PACKAGE.parent, env={**os.environ, **strict}, check=False).returncode
+        if status or not out.is_file():
+            return {'result': {'error': f'the process ended with status {status}; see what it printed'}, 'code': {}}
+        answer: dict[str, Any] = json.loads(out.read_text())
+        return answer
+
+
 def _passed(result: Mapping[str, Any]) -> bool:
+    if 'error' in result:
+        return False
     if 'collected' in result:
         return bool(0 < result['collected'] == result['passed'])
     return bool(result.get('equal', True))

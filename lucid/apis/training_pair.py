@@ -21,7 +21,7 @@ import lucid.engine  # noqa: F401  (registers hooks, wrappers and optimizers)
 from lucid.apis.build import complete
 from lucid.apis.data import build_dataloader, build_dataset, settle_classes
 from lucid.apis.validate import ConfigError
-from lucid.capture import AccumulationTable, ModuleRegion, Parts, TargetError, run_lockstep, training_values
+from lucid.capture import AccumulationTable, ModuleRegion, Parts, Policy, TargetError, run_lockstep, training_values
 from lucid.engine.ema import ExponentialMovingAverage
 from lucid.registry import MODELS, SCOPE
 
@@ -77,15 +77,17 @@ class TrainingPair:
             raise ConfigError(f'--region {self.region}: {error}') from error
         region.release()
 
-    def capture(self, side: 'Side', region: ModuleRegion) -> None:
+    def capture(self, side: 'Side', region: ModuleRegion, *, policy: Policy | None = None) -> None:
         """Activate ``region`` on a side; it replays in windows of any length."""
         table = AccumulationTable({(None, region.routes.name): 'replay'})
-        region.activate(side.model, accumulation=table, parts=self.parts)
+        region.activate(side.model, policy=policy, accumulation=table, parts=self.parts)
 
     def lockstep(self, precision: str, accumulate: int, region: ModuleRegion | None) -> tuple[str | None, float]:
         """Train eager and, with ``region``, captured; the first difference, and the last loss of the eager side."""
         reference, candidate = self.side(precision, accumulate), self.side(precision, accumulate)
         batch = Batches(self.loader, max_epochs=self.cfg.get('train_cfg', {}).get('max_epochs', 1))
+        reference.watch()
+        candidate.watch()
         if region is not None:
             self.capture(candidate, region)
         try:
@@ -126,19 +128,21 @@ class Side:
         self.wrapper.start_epoch(steps * accumulate)
         self.loss = float('nan')
         self._grads: dict[str, Any] = {}
-        # A window's end clears the gradients: look at them when the backward has just run.
+
+    def watch(self) -> None:
+        """Have ``step`` keep the gradients too: a window's end clears them, so look when the backward has just run."""
         self.wrapper.run_backward = partial(self._look, self.wrapper.run_backward)
 
     def step(self, batch: Any) -> dict[str, Any]:
-        """Train on one micro-batch; copies of all that must be equal."""
+        """Train on one micro-batch; all that must be equal, as it is until the next step."""
         logged = self.model.train_step(batch, self.wrapper)
-        values = {f'log.{name}': _copied(value) for name, value in logged.items()}
+        values = {f'log.{name}': value for name, value in logged.items()}
         self.loss = float(logged['loss'])
-        values |= training_values(self.model, self.wrapper.optimizer) | self._grads
+        values |= training_values(self.model, self.wrapper.optimizer, copied=False) | self._grads
         if getattr(self.wrapper, 'loss_scaler', None) is not None:
             values['scaler'] = self.wrapper.loss_scaler.state_dict()
         if self.ema is not None:
-            values['ema'] = {name: _copied(value) for name, value in self.ema.shadow.items()}
+            values['ema'] = dict(self.ema.shadow)
         return values
 
     def _look(self, run_backward: Callable[..., None], loss: Tensor, **kwargs: Any) -> None:

@@ -1,7 +1,7 @@
 """The autograd leaves of a recording: stand-ins for the parameters, and what a backward from an output reaches."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -93,22 +93,27 @@ def _stand_in(parameter: nn.Parameter) -> nn.Parameter:
     return stand_in
 
 
-def leaves_of(output: Tensor) -> Iterator[tuple[int, tuple[Tensor, int]]]:
-    """The leaf tensors that a backward from ``output`` reaches, each with the number of its uses."""
-    if output.grad_fn is None:
-        yield id(output), (output, 1)
-        return
+def leaves_of(outputs: Iterable[Tensor]) -> dict[int, tuple[Tensor, int]]:
+    """The leaf tensors that a backward from ``outputs`` reaches, by id, each with the number of its uses."""
     uses: dict[int, tuple[Tensor, int]] = {}
-    seen: set[Any] = {output.grad_fn}
-    stack: list[Any] = [output.grad_fn]
+
+    def count(leaf: Tensor) -> None:
+        uses[id(leaf)] = (leaf, uses.get(id(leaf), (leaf, 0))[1] + 1)
+
+    stack: list[Any] = []
+    for output in outputs:
+        if output.grad_fn is None:
+            count(output)
+        else:
+            stack.append(output.grad_fn)
+    seen: set[Any] = set(stack)
     while stack:
         for node, _ in stack.pop().next_functions:
             if node is None:
                 continue
             if type(node).__name__ == 'AccumulateGrad':
-                leaf = node.variable
-                uses[id(leaf)] = (leaf, uses.get(id(leaf), (leaf, 0))[1] + 1)
+                count(node.variable)
             elif node not in seen:
                 seen.add(node)
                 stack.append(node)
-    yield from uses.items()
+    return uses

@@ -6,9 +6,9 @@ from dataclasses import dataclass, fields
 import torch
 from torch import nn
 
-from lucid.capture.gradients import OWNERSHIPS, Ownership
 from lucid.capture.graph import Memory, cuda_memory
 from lucid.capture.guards import Guards
+from lucid.capture.ownership import OWNERSHIPS, Ownership
 from lucid.capture.pool import Pool
 from lucid.capture.recording import Recording
 from lucid.capture.state import State
@@ -27,7 +27,7 @@ class Policy:
 
     ``on_new_signature``: a call that no recording serves, such as a partial last batch. The first signature is always
     captured. ``on_change``: a guard failed. ``on_error``: recording failed. ``gradients``: who owns gradients that
-    leave a region (`lucid.capture.gradients`).
+    leave a region (`lucid.capture.ownership`).
     """
 
     on_new_signature: str = 'eager'

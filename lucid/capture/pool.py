@@ -3,8 +3,8 @@
 import weakref
 from typing import TYPE_CHECKING
 
-from lucid.capture.gradients import Holder, Ownership
 from lucid.capture.graph import Memory
+from lucid.capture.ownership import Holder, Ownership
 
 if TYPE_CHECKING:
     from lucid.capture.recording import Recording

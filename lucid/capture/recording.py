@@ -1,22 +1,20 @@
 """One recording: the static buffers and the two graphs of one signature, and the autograd node of a replay."""
 
-from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten
 
-from lucid.capture.errors import BackwardError, RecordingError
+from lucid.capture.errors import RecordingError
 from lucid.capture.gradients import FlatGradients
 from lucid.capture.graph import was_caching
 from lucid.capture.leaves import StandIns, leaves_of
+from lucid.capture.node import ReplayNode
 from lucid.capture.operators import Inspector
 from lucid.capture.pool import Pool
 from lucid.capture.signature import CONSTANTS, Signature, static_like, unflatten
-
-_version: Callable[[Tensor], int] = attrgetter('_version')
 
 
 class Recording:
@@ -35,7 +33,9 @@ class Recording:
         self.released = False
         self.num_replays = 0
         self.parameters: list[nn.Parameter] = []
+        self.num_uses: dict[int, int] = {}  # of each of them in the target, by id
         self.gradients: FlatGradients | None = None
+        self.node = ReplayNode()
         self._module = module
         self._stand_ins = StandIns(module)
         self._statics = [static_like(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
@@ -48,6 +48,7 @@ class Recording:
         self._differentiable: list[int] = []  # which outputs
         self._grad_outputs: list[Tensor] = []
         self._reach: list[frozenset[int]] = []  # per differentiable output: positions among inputs and parameters
+        self._by_read: dict[tuple[bool, ...], tuple[int, ...]] = {}
         self._outside: list[Tensor] = []
 
     def warm_up(self) -> None:
@@ -97,7 +98,7 @@ class Recording:
         self.num_replays += 1
         if self.gradients is not None:
             inputs = [leaves[i] for i in self._input_positions]
-            outputs = list(_Replay.apply(self, outputs, *inputs, *self.parameters))
+            outputs = self.node.attach(self, outputs, inputs)
         assert self._structure is not None
         tensors = iter(outputs)
         num_leaves = len(outputs) + len(self._constants)
@@ -112,18 +113,24 @@ class Recording:
         """
         assert self.gradients is not None
         self.pool.before_backward()
-        reached: set[int] = set()
+        read = tuple(grads[i] is not None for i in self._differentiable)
         with torch.no_grad():
-            for buffer, reach, i in zip(self._grad_outputs, self._reach, self._differentiable, strict=True):
+            for buffer, i in zip(self._grad_outputs, self._differentiable, strict=True):
                 grad = grads[i]
                 if grad is None:
                     buffer.zero_()
                 else:
                     buffer.copy_(grad)
-                    reached |= reach
             self._backward.replay()
-            views = self.pool.ownership.hand_out(self.gradients, sorted(reached))
-        return [views.get(i) for i in range(len(self._input_positions) + len(self.parameters))]
+            views = self.pool.ownership.hand_out(self.gradients, self._reached(read))
+        return list(map(views.get, range(len(self._input_positions) + len(self.parameters))))
+
+    def _reached(self, read: tuple[bool, ...]) -> tuple[int, ...]:
+        """Positions that the outputs reach whose gradients were read."""
+        if read not in self._by_read:
+            reach = frozenset[int]().union(*(reach for reach, has in zip(self._reach, read, strict=True) if has))
+            self._by_read[read] = tuple(sorted(reach))
+        return self._by_read[read]
 
     def copies(self) -> list[Tensor]:
         """The outputs of the last replay in memory of their own: the next replay writes the static ones."""
@@ -136,6 +143,7 @@ class Recording:
     def release(self) -> None:
         """Give the graphs back; a backward that still waits raises."""
         self.released = True
+        self.node.release()
         self._forward.release()
         self._backward.release()
 
@@ -173,15 +181,15 @@ class Recording:
         """Find what each output reaches; the static inputs that require a gradient, then the stand-ins reached."""
         self._differentiable = [i for i, output in enumerate(outputs) if output.requires_grad]
         inputs = [self._statics[i] for i in self._input_positions]
-        leaves = [dict(leaves_of(outputs[i])) for i in self._differentiable]
-        for leaf, num_uses in {key: item for found in leaves for key, item in found.items()}.values():
+        reached = leaves_of(outputs[i] for i in self._differentiable)
+        for leaf, num_uses in reached.values():
             self._check_leaf(leaf, num_uses, inputs)
-        reached = {key for found in leaves for key in found}
         pairs = [pair for pair in self._stand_ins.pairs if id(pair[0]) in reached]
         self.parameters = [parameter for _, parameter in pairs]
+        self.num_uses = {id(parameter): reached[id(stand_in)][1] for stand_in, parameter in pairs}
         wanted = [*inputs, *(stand_in for stand_in, _ in pairs)]
         position = {id(tensor): i for i, tensor in enumerate(wanted)}
-        self._reach = [frozenset(position[key] for key in found) for found in leaves]
+        self._reach = [frozenset(position[key] for key in leaves_of([outputs[i]])) for i in self._differentiable]
         return wanted if self._differentiable else []
 
     def _check_leaf(self, leaf: Tensor, num_uses: int, inputs: Sequence[Tensor]) -> None:
@@ -195,43 +203,3 @@ class Recording:
                 'autocast, which adds its gradients in low precision',
                 'build autocast with cache_enabled=False',
             )
-
-
-def _versions(tensors: Iterable[Tensor]) -> int:
-    """Rises whenever one of the tensors is written in place."""
-    return sum(map(_version, tensors))
-
-
-class _Replay(torch.autograd.Function):
-    """The autograd node of a replayed forward; ``outputs`` are its results, computed before."""
-
-    @staticmethod
-    def forward(ctx: Any, recording: Recording, outputs: list[Tensor], *_: Tensor) -> tuple[Tensor, ...]:
-        ctx.recording = recording
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*recording.non_differentiable(outputs))
-        ctx.versions = _versions(recording.parameters)
-        recording.pool.hold(ctx)
-        return tuple(outputs)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        recording: Recording | None = ctx.recording
-        if torch.is_grad_enabled():
-            raise BackwardError('create_graph through a replayed region', 'leave the region out of the capture')
-        if recording is not None and recording.released:
-            raise BackwardError(
-                'the region was released, or its recording retired, before this backward', 'call backward before'
-            )
-        if recording is None or not recording.pool.settle(ctx):
-            raise BackwardError(
-                'a second backward through a replayed region: the first one may have overwritten its activations',
-                'sum the losses and call backward once, or leave the region out of the capture',
-            )
-        ctx.recording = None  # a loss that is kept for later must not keep the graphs
-        if ctx.versions != _versions(recording.parameters):
-            raise BackwardError(
-                'a parameter was written in place between the forward and the backward of a replayed region',
-                'call backward before the optimizer steps',
-            )
-        return (None, None, *recording.replay_backward(grads))

@@ -1,6 +1,5 @@
 """A module region: routes the calls of one module of a model to recordings, or to eager with a reason."""
 
-import difflib
 import logging
 import time
 from itertools import chain
@@ -10,8 +9,9 @@ import torch
 from torch import nn
 
 from lucid.capture.accumulation import AccumulationTable
-from lucid.capture.errors import CaptureError, GuardError, RecordingError, SignatureError, TargetError
-from lucid.capture.graph import is_recording, quiet
+from lucid.capture.capturing import capture
+from lucid.capture.errors import CaptureError, GuardError, SignatureError, TargetError
+from lucid.capture.graph import is_recording
 from lucid.capture.guards import Guards
 from lucid.capture.operators import tensors_in
 from lucid.capture.policy import Parts, Policy
@@ -19,6 +19,7 @@ from lucid.capture.pool import Pool
 from lucid.capture.recording import Recording
 from lucid.capture.report import Reason, Routes
 from lucid.capture.signature import Signature, flatten, signature_of
+from lucid.capture.target import find, held_outside
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class ModuleRegion:
         """
         if self._module is not None:
             raise TargetError(f'the region {self.routes.name} is active', 'release it first')
-        module = _find(model, self.target)
+        module = find(model, self.target)
         if vars(module).get(SLOT) is not None:
             raise TargetError(
                 f'{self.routes.name} is compiled with module.compile(), or captured already',
@@ -82,6 +83,7 @@ class ModuleRegion:
         self._num_fruitless = self._num_moves = 0
         self._candidate: Signature | None = None
         self.routes = Routes(self.target or 'model')
+        self._outside = held_outside(model, self.target)
         self._module = module
         self._slot = self._call
         setattr(module, SLOT, self._slot)
@@ -227,32 +229,16 @@ class ModuleRegion:
 
     def _capture(self, module: nn.Module, leaves: list[Any], signature: Signature, pool: Pool) -> Recording:
         started = time.perf_counter()
-        with quiet():
-            state = self._parts.state(module, self._device)
-            try:
-                recording = self._parts.recording(module, leaves, signature, pool)
-                try:
-                    recording.warm_up()
-                    state.check()
-                    recording.record()
-                except BaseException:
-                    recording.release()
-                    raise
-            except CaptureError:
-                raise
-            except torch.OutOfMemoryError as error:
-                raise RecordingError(
-                    f'no memory to record {self.routes.name} for {signature.describe()}: {error}',
-                    'use a smaller batch, capture a smaller target, or lower max_signatures',
-                ) from error
-            except Exception as error:
-                raise RecordingError(
-                    f'recording {self.routes.name} failed: {type(error).__name__}: {error}',
-                    "run the target eager to see its own error, or set on_error='eager'",
-                ) from error
-            finally:
-                state.restore()
-        pool.add(recording)
+        recording = capture(
+            module,
+            leaves,
+            signature,
+            pool,
+            name=self.routes.name,
+            parts=self._parts,
+            device=self._device,
+            outside=self._outside,
+        )
         self.routes.captures += 1
         self.routes.capture_seconds += time.perf_counter() - started
         self.routes.num_bytes = pool.memory.num_bytes()
@@ -264,14 +250,3 @@ class ModuleRegion:
             level = logging.INFO if reason.expected else logging.WARNING
             logger.log(level, '%s runs eager: %s%s', self.routes.name, reason.text, f' ({detail})' if detail else '')
         return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
-
-
-def _find(model: nn.Module, path: str) -> nn.Module:
-    try:
-        return model.get_submodule(path)
-    except AttributeError as error:
-        paths = [name for name, _ in model.named_modules()]
-        near = difflib.get_close_matches(path, paths, n=1) or [name for name, _ in model.named_children()]
-        raise TargetError(
-            f'the model has no module {path!r}', f'the nearest is {near[0]!r}' if near else 'use ""'
-        ) from error

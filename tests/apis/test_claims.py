@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,7 @@ def test_a_whole_record_of_this_code_proves(write: Write) -> None:
     found = status('network', write())
     assert found.proven
     assert '[record](evidence/network.json) of 2026-01-02: Card 1, torch 2.11, Python 3.12; 5 tests' in found.why
-    assert '6 parity runs of at least 50 steps equal' in found.why
+    assert '12 parity runs of at least 50 steps equal' in found.why
 
 
 @pytest.mark.parametrize(
@@ -112,6 +114,23 @@ def test_parts_are_kept_beside_each_other_and_replaced_by_name(tmp_path: Path) -
     record(path, 'host-time', {'passed': True})
     record(path, 'tests', {'passed': True})
     assert json.loads(path.read_text())['parts'] == {'tests': {'passed': True}, 'host-time': {'passed': True}}
+
+
+def test_processes_that_record_side_by_side_lose_no_part(tmp_path: Path) -> None:
+    path = tmp_path / 'network.json'
+    with ProcessPoolExecutor(4, mp_context=get_context('fork')) as pool:
+        list(pool.map(record, [path] * 24, [f'part {i}' for i in range(24)], [{'passed': True}] * 24))
+    assert len(json.loads(path.read_text())['parts']) == 24
+
+
+def test_a_process_that_fails_is_a_part_that_has_not_passed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    options = {'data_root': str(tmp_path / 'nothing')}
+    config = str(ROOT / 'configs' / 'yolo' / 'detect_n_bccd.py')
+    assert not prove('network', tmp_path, only=['parity'], configs=[config], precisions=['fp32'], options=options)
+    (part,) = json.loads((tmp_path / 'network.json').read_text())['parts'].values()
+    assert not part['passed']
+    assert 'status 1' in part['result']['error']
+    assert 'nothing' in capfd.readouterr().err
 
 
 def test_tests_are_counted_by_their_outcome(tmp_path: Path) -> None:

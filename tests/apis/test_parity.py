@@ -15,8 +15,8 @@ from lucid.apis.host_time import host_time
 from lucid.apis.parity import Parity, Row, check_parity, print_parity
 from lucid.apis.training_pair import Batches, TrainingPair, exact
 from lucid.capture import CudaMemory, Parts, TapeMemory
-from lucid.capture.gradients import Adopt, Holder
 from lucid.capture.guards import Guards
+from lucid.capture.ownership import Adopt, Holder
 from lucid.capture.state import State
 
 Make = Callable[..., Config]

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from lucid.capture import BackwardError, Pool
-from lucid.capture.gradients import Adopt, copy_out
+from lucid.capture import BackwardError, Pool, RecordingError
+from lucid.capture.ownership import Adopt, copy_out
 from lucid.capture.recording import Recording
 
 MODES = ('clone', 'adopt')
@@ -306,6 +306,127 @@ def test_tied_weights_equal_eager(graph, kit):
     found, region = both(kit, graph, kit.images(4), model=model, accumulate=2)
     assert found is None, str(found)
     graph.replays(region, 4)
+
+
+class TiedOutside(nn.Module):
+    """A weight that the target uses ``inside`` times, and another module once more."""
+
+    def __init__(self, inside: int) -> None:
+        super().__init__()
+        shared = nn.Linear(24, 24, bias=False)
+        self.target = nn.Sequential(*[layer for _ in range(inside) for layer in (shared, nn.Tanh())])
+        self.outside = nn.Linear(24, 24, bias=False)
+        self.outside.weight = shared.weight
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.outside(self.target(rows)).square().sum()
+
+
+def _tied_gradients(graph, kit, inside, *, unguarded=False):
+    torch.manual_seed(3)
+    reference, candidate = kit.pair(graph, TiedOutside(inside))
+    region = graph.capture(candidate, 'target')
+    if unguarded:
+        region._outside = frozenset()
+    rows = torch.randn(7, 24).to(graph.device)
+    for model in (reference, candidate):
+        model(rows).backward()
+    return reference.outside.weight.grad, candidate.outside.weight.grad, region
+
+
+def test_a_weight_used_once_inside_and_once_outside_the_target_has_the_sum_of_eager(graph, kit):
+    expected, found, region = _tied_gradients(graph, kit, inside=1)
+    assert torch.equal(expected, found)
+    graph.replays(region, 1)
+
+
+class TiedAround(nn.Module):
+    """One weight before the target, in it, and after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = nn.Linear(24, 24, bias=False), nn.Linear(24, 24, bias=False)
+        self.target = nn.Sequential(nn.Linear(24, 24, bias=False), nn.Tanh())
+        self.before.weight = self.after.weight = self.target[0].weight
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.after(self.target(self.before(rows).tanh())).square().sum()
+
+
+def _around(graph, kit, *, direct=True):
+    torch.manual_seed(3)
+    reference, candidate = kit.pair(graph, TiedAround())
+    region = graph.capture(candidate, 'target')
+    if not direct:
+        region._outside = frozenset()
+    rows = torch.randn(7, 24).to(graph.device)
+    for model in (reference, candidate):
+        for _ in range(2):
+            model(rows).backward()
+    graph.replays(region, 2)
+    return reference.before.weight.grad, candidate.before.weight.grad
+
+
+def test_a_weight_used_before_in_and_after_the_target_has_the_sum_of_eager(graph, kit):
+    assert torch.equal(*_around(graph, kit))
+
+
+def test_control_behind_the_lasting_node_the_three_are_summed_in_another_order(captured, kit):
+    expected, found = _around(captured, kit, direct=False)
+    assert not torch.equal(expected, found)
+    torch.testing.assert_close(expected, found)
+
+
+def test_hooks_on_parameters_see_the_gradients_of_eager_whenever_they_were_registered(graph, kit):
+    """Tensor hooks and hooks after accumulation, from before the first replay and from after it; each in its order."""
+    reference, candidate = kit.pair(graph)
+    region = graph.capture(candidate)
+    batches = kit.images(3)
+
+    def run(model):
+        training, seen = kit.Training(model), {}
+        weight, bias = model.network.stem[0][0].weight, model.network.stem[0][1].bias
+        for step, batch in enumerate(batches):
+            if step < 2:
+                before, after = seen.setdefault(f'hook {step}', []), seen.setdefault(f'after {step}', [])
+                weight.register_hook(lambda grad, kept=before: kept.append(grad.clone()))
+                bias.register_post_accumulate_grad_hook(lambda p, kept=after: kept.append(p.grad.clone()))
+            training.micro_step(batch)
+        return seen
+
+    expected, found = run(reference), run(candidate)
+    assert {key: len(grads) for key, grads in found.items()} == {'hook 0': 3, 'after 0': 3, 'hook 1': 2, 'after 1': 2}
+    for key, grads in expected.items():
+        assert all(torch.equal(a, b) for a, b in zip(grads, found[key], strict=True)), key
+    graph.replays(region, 3)
+
+
+def test_a_gradient_of_inputs_alone_leaves_nothing_for_the_parameters(graph, kit):
+    reference, candidate = kit.pair(graph)
+    region = graph.capture(candidate)
+    (images,) = kit.images(1)
+    found = []
+    for model in (reference, candidate):
+        leaf = images.to(graph.device).requires_grad_()
+        found.append(torch.autograd.grad(model(leaf), leaf)[0])
+        assert all(parameter.grad is None for parameter in model.parameters())
+        model(leaf).backward()
+    assert torch.equal(*found)
+    for a, b in zip(reference.parameters(), candidate.parameters(), strict=True):
+        assert torch.equal(a.grad, b.grad)
+    graph.replays(region, 2)
+
+
+def test_a_weight_used_twice_inside_and_once_outside_the_target_is_refused_by_name(captured, kit):
+    with pytest.raises(RecordingError, match=r'parameter 0\.weight is used 2 times in the target'):
+        _tied_gradients(captured, kit, inside=2)
+
+
+def test_control_without_the_refusal_the_sum_is_taken_in_another_order(captured, kit):
+    expected, found, region = _tied_gradients(captured, kit, inside=2, unguarded=True)
+    captured.replays(region, 1)
+    assert not torch.equal(expected, found)
+    torch.testing.assert_close(expected, found)
 
 
 def test_a_second_backward_is_refused_by_name(captured, kit):

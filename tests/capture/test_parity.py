@@ -1,5 +1,6 @@
 """Parity names the first differing step and key."""
 
+import pytest
 import torch
 
 from lucid.capture import first_difference, run_lockstep, training_values
@@ -24,6 +25,25 @@ def test_none_is_not_zeros_and_dtype_and_shape_count():
     assert first_difference({'g': zeros}, {}).what == 'missing'
     assert first_difference({}, {'g': zeros}).what == 'only in the candidate'
     assert first_difference({'g': zeros}, {'g': torch.tensor([0.0, float('nan')])}) is not None
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_the_smallest_difference_of_any_precision_is_found_among_many_values(dtype):
+    tiny = torch.finfo(dtype).smallest_normal
+    values = {f'v{i}': torch.full((3,), tiny, dtype=dtype) for i in range(40)}
+    others = {key: value.clone() for key, value in values.items()}
+    assert first_difference(values, others) is None
+    bits = others['v33'].view({2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize])
+    bits[1] += 1  # the next number that the precision has
+    assert first_difference(values, others).key == 'v33'
+
+
+def test_numbers_that_are_not_finite_are_compared_too():
+    inf, nan = float('inf'), float('nan')
+    values = {'a': torch.tensor([inf, nan]), 'b': torch.tensor([-inf, 1.0])}
+    assert first_difference(values, {key: value.clone() for key, value in values.items()}) is None
+    assert first_difference(values, {**values, 'b': torch.tensor([inf, 1.0])}).key == 'b'
+    assert first_difference(values, {**values, 'a': torch.tensor([inf, 1.0])}).key == 'a'
 
 
 def test_lockstep_keeps_one_generator_state_per_side():

@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 
-from lucid.capture import recording, region
+from lucid.capture import capturing, recording
 
 HALF = [torch.float16, torch.bfloat16]
 
@@ -38,8 +38,8 @@ def test_control_with_autocast_s_weight_cache_on_the_weights_of_the_first_step_g
             torch.set_autocast_cache_enabled(True)
             yield
 
-    kept = region.quiet
-    monkeypatch.setattr(region, 'quiet', loud)
+    kept = capturing.quiet
+    monkeypatch.setattr(capturing, 'quiet', loud)
     monkeypatch.setattr(recording, 'was_caching', lambda: False)
     reference, candidate = kit.pair(captured)
     captured.capture(candidate)

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal
 
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
-from mmengine.optim import OptimWrapperDict
 from mmengine.runner import Runner
 from torch import nn
 
@@ -24,6 +23,7 @@ from lucid.capture import (
     Routes,
     TargetError,
 )
+from lucid.engine.windows import window_size
 from lucid.registry import HOOKS, REGIONS, SCOPE
 
 FILE = 'capture_report.json'
@@ -210,19 +210,6 @@ class CaptureHook(Hook):
             raise CaptureError(
                 f'strict: {"; ".join(problems)}', 'remove the cause, or set strict=False to train on, eager there'
             )
-
-
-def window_size(wrapper: Any) -> int:
-    """Micro-batches of the current window of an optimizer wrapper, mmengine's own included."""
-    if isinstance(wrapper, OptimWrapperDict):
-        return max(window_size(each) for each in wrapper.optim_wrappers.values())
-    size: int | None = getattr(wrapper, 'window_size', None)
-    if size is not None:
-        return size
-    counts: int = wrapper._accumulative_counts
-    if wrapper._max_counts >= 0 and wrapper._inner_count >= wrapper._max_counts - wrapper._remainder_counts:
-        return wrapper._remainder_counts or counts
-    return counts
 
 
 class _Forward(logging.Handler):

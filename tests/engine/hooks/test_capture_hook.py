@@ -23,9 +23,10 @@ from torchvision.models import resnet18
 from lucid.capture import CaptureError, CudaMemory, ModuleRegion, Parts, TapeMemory, training_values
 from lucid.capture.region import SLOT
 from lucid.engine.hooks import CaptureHook
-from lucid.engine.hooks.capture import FILE, window_size
+from lucid.engine.hooks.capture import FILE
 from lucid.engine.optim_wrappers import OptimWrapper
 from lucid.engine.optimizers import SGD
+from lucid.engine.windows import window_size
 
 Make = Callable[..., Runner]
 NO_VALIDATION = {'val_dataloader': None, 'val_cfg': None, 'val_evaluator': None}
