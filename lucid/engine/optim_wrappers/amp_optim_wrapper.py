@@ -1,6 +1,6 @@
 """Training in bfloat16 or float16 on any device."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -81,11 +81,9 @@ class AmpOptimWrapper(OptimWrapper):
         with super().optim_context(model), autocast:
             yield
 
-    def run_backward(self, loss: Tensor, **kwargs: Any) -> None:
-        """Add the gradients, times the loss scale, of a loss that ``scale_loss`` returned; device only."""
-        if self.loss_scaler is not None:
-            loss = self.loss_scaler.scale(loss)
-        loss.backward(**kwargs)
+    def amplify(self, loss: Tensor) -> Tensor:
+        """Return what ``run_backward`` differentiates: the loss times float16's loss scale, elsewhere the loss."""
+        return loss if self.loss_scaler is None else self.loss_scaler.scale(loss)
 
     def unscale(self) -> Tensor | None:
         """Undo the loss scale; return a 0-d tensor, non-zero if a gradient is not finite. None without a scale."""
@@ -100,6 +98,16 @@ class AmpOptimWrapper(OptimWrapper):
         """Adapt the loss scale to what ``unscale`` found."""
         if self.loss_scaler is not None:
             self.loss_scaler.update()
+
+    def baked(self) -> tuple[Hashable, ...]:
+        """Return the Python values that a recording keeps: the precision and how the loss scale moves are too."""
+        scaler = self.loss_scaler
+        moves = (
+            None
+            if scaler is None
+            else (scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval())
+        )
+        return (*super().baked(), self.cast_dtype, moves)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state, ``num_steps`` and, in float16, ``loss_scaler`` as numbers; waits for them."""

@@ -1,6 +1,6 @@
 """From a loss to an optimizer step: accumulation windows, clipping, and what follows a step."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -165,9 +165,13 @@ class OptimWrapper(BaseOptimWrapper):
         """Return the loss over its window's number of micro-batches."""
         return loss / self.loss_factor
 
+    def amplify(self, loss: Tensor) -> Tensor:
+        """Return what ``run_backward`` differentiates: the loss times float16's loss scale, elsewhere the loss."""
+        return loss
+
     def run_backward(self, loss: Tensor, **kwargs: Any) -> None:
-        """Add the gradients of a loss that ``scale_loss`` returned; device only."""
-        loss.backward(**kwargs)
+        """Add the gradients, times the loss scale, of a loss that ``scale_loss`` returned; device only."""
+        self.amplify(loss).backward(**kwargs)
 
     def backward(self, loss: Tensor, **kwargs: Any) -> None:
         """Add the gradients of a loss that ``scale_loss`` returned, and count it."""
@@ -210,6 +214,16 @@ class OptimWrapper(BaseOptimWrapper):
         norm = self.clip_func(params, **self.clip_grad_kwargs)
         if self.grad_norm is not None:
             self.grad_norm.copy_(norm)  # not float(norm), as in mmengine: that waits for the device
+
+    def baked(self) -> tuple[Hashable, ...]:
+        """Return the Python values that a recording of ``run_backward`` or ``apply`` keeps, for a guard to compare.
+
+        They are the optimizer's (``DeviceOptimizer.baked``), how gradients are clipped, and which objects follow a
+        step. What ``refresh`` and ``advance`` fill is not among them, and neither are addresses, nor which parameters
+        have a gradient. Cheap enough for every step: the host only, linear in the number of parameters.
+        """
+        clip = (self.clip_func, *sorted(self.clip_grad_kwargs.items())) if self.clip_grad_kwargs else ()
+        return (self.optimizer.baked(), clip, tuple(id(step) for step in self._post_steps))
 
     # The state
 

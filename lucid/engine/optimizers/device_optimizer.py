@@ -3,7 +3,7 @@
 import difflib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -132,6 +132,18 @@ class DeviceOptimizer(Optimizer):
         with undone_if(found_inf != 0, touched):
             for group, hyper, params in active:
                 self.update_group(group, hyper, params)
+
+    def baked_options(self, group: dict[str, Any]) -> tuple[Hashable, ...]:
+        """Return the options of ``group`` that ``update_group`` reads in Python, not from a device scalar."""
+        return tuple(group[key] for key in self.defaults if key not in self.limits)
+
+    def baked(self) -> tuple[Hashable, ...]:
+        """Return, per group, the ids of its parameters and its ``baked_options``: what a recording of ``update`` keeps.
+
+        A recording is of this optimizer's ``update`` as long as they are equal and the parameters with a gradient are
+        the same ones; what ``refresh`` fills may change.
+        """
+        return tuple((tuple(map(id, group['params'])), self.baked_options(group)) for group in self.param_groups)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
