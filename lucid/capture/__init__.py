@@ -12,11 +12,12 @@ from lucid.capture.errors import (
     TargetError,
 )
 from lucid.capture.graph import CudaGraph, CudaMemory, Graph, Memory, cuda_memory, is_recording, quiet
+from lucid.capture.module_region import LossRegion, ModuleRegion
 from lucid.capture.parity import Difference, first_difference, run_lockstep, training_values
 from lucid.capture.policy import Parts, Policy
 from lucid.capture.pool import Pool
 from lucid.capture.recording import Recording
-from lucid.capture.region import ModuleRegion
+from lucid.capture.region import Region
 from lucid.capture.report import Reason, Report, Routes
 from lucid.capture.tape import Tape, TapeMemory
 
@@ -32,6 +33,7 @@ __all__ = [
     'Graph',
     'GuardError',
     'HostReadError',
+    'LossRegion',
     'Memory',
     'ModuleRegion',
     'Parts',
@@ -40,6 +42,7 @@ __all__ = [
     'Reason',
     'Recording',
     'RecordingError',
+    'Region',
     'Report',
     'Routes',
     'Row',

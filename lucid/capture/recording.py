@@ -62,6 +62,7 @@ class Recording:
             for _ in range(self.pool.memory.num_warm_ups - 1):
                 self.pool.memory.warm_up(self._rehearse)
         self._outside = list(inspector.outside.values())
+        self._check_tied()
 
     def record(self) -> None:
         """Record both graphs."""
@@ -191,6 +192,17 @@ class Recording:
         position = {id(tensor): i for i, tensor in enumerate(wanted)}
         self._reach = [frozenset(position[key] for key in leaves_of([outputs[i]])) for i in self._differentiable]
         return wanted if self._differentiable else []
+
+    def _check_tied(self) -> None:
+        """Refuse a sum that eager takes in another order: a replay adds the uses inside first, then those outside."""
+        for name, parameter in self._module.named_parameters():
+            uses = self.num_uses.get(id(parameter), 0)
+            if uses > 1 and id(parameter) in self.node.outside:
+                raise RecordingError(
+                    f'the parameter {name} is used {uses} times in the target and by a module outside it, and its '
+                    'gradient would be summed in another order',
+                    'capture a target that holds all of its users, or none',
+                )
 
     def _check_leaf(self, leaf: Tensor, num_uses: int, inputs: Sequence[Tensor]) -> None:
         is_parameter = self._stand_ins.is_stand_in(leaf)
