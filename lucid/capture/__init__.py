@@ -19,6 +19,7 @@ from lucid.capture.pool import Pool
 from lucid.capture.recording import Recording
 from lucid.capture.region import Region
 from lucid.capture.report import Reason, Report, Routes
+from lucid.capture.step_region import StepRegion
 from lucid.capture.tape import Tape, TapeMemory
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     'Routes',
     'Row',
     'SignatureError',
+    'StepRegion',
     'Tape',
     'TapeMemory',
     'TargetError',
