@@ -2,10 +2,13 @@
 
 import math
 from collections import defaultdict
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from lucid.engine.optimizers.selection import undone_if
 
 
 class ExponentialMovingAverage:
@@ -62,14 +65,22 @@ class ExponentialMovingAverage:
         self._take.fill_(1 - keep)
 
     @torch.no_grad()
-    def update(self) -> None:
+    def update(self, failed: Tensor | None = None) -> None:
         """Average the live values in, on the device only.
+
+        Args:
+            failed: 0-d bool; where it holds, the averages keep their bits. The update was counted all the same.
 
         Raises:
             RuntimeError: The averages are swapped in.
         """
         if self.swapped:
             raise RuntimeError('EMA: the model holds the averages; swap them out before training goes on')
+        touched = () if failed is None else [t for name, t in self.shadow.items() if name not in self._frozen]
+        with nullcontext() if failed is None else undone_if(failed, touched):
+            self._average()
+
+    def _average(self) -> None:
         for shadow, live in self._pairs(without=self._frozen):
             torch._foreach_mul_(shadow, self._keep.to(shadow[0].dtype))
             torch._foreach_add_(shadow, torch._foreach_mul(live, self._take.to(shadow[0].dtype)))

@@ -21,8 +21,12 @@ class AmpOptimWrapper(OptimWrapper):
 
     Autocast keeps no cache of cast weights: a recording could not see it change. In float16, torch's own
     ``GradScaler`` scales, unscales, finds gradients that are not finite and adapts the scale; the skip is in the
-    optimizer's ``update``, so that no step reads the host. The scale has one address. What follows a step runs after
-    a skipped one too: an average of the weights takes the unchanged weights once more.
+    optimizer's ``update``, so that no step reads the host. The scale has one address.
+
+    While the scale finds its place, float16 skips steps; these are no faults. What follows a step runs after such a
+    one too: an average of the weights takes the unchanged weights once more. A loss that is not finite is a fault, and
+    so are gradients that are not finite although the scale has fallen below 1, which a NaN that only they have leads
+    to after some skipped steps. The scale moves after a fault too.
 
     Args:
         optimizer: One of lucid's.
@@ -33,6 +37,7 @@ class AmpOptimWrapper(OptimWrapper):
         growth_interval: Finite steps in a row.
         accumulative_counts: Micro-batches of a full window.
         clip_grad: See ``OptimWrapper``.
+        on_nonfinite: See ``OptimWrapper``.
 
     Raises:
         ValueError: An option means nothing.
@@ -49,6 +54,7 @@ class AmpOptimWrapper(OptimWrapper):
         growth_interval: int = 2000,
         accumulative_counts: int = 1,
         clip_grad: Mapping[str, Any] | None = None,
+        on_nonfinite: str = 'raise',
     ) -> None:
         if dtype not in DTYPES:
             raise ValueError(
@@ -60,7 +66,9 @@ class AmpOptimWrapper(OptimWrapper):
                 f'{backoff_factor}, growth_interval={growth_interval}; use positive numbers, growth_factor above and '
                 'backoff_factor below 1'
             )
-        super().__init__(optimizer, accumulative_counts=accumulative_counts, clip_grad=clip_grad)
+        super().__init__(
+            optimizer, accumulative_counts=accumulative_counts, clip_grad=clip_grad, on_nonfinite=on_nonfinite
+        )
         self.cast_dtype = DTYPES[dtype]
         self.loss_scaler: GradScaler | None = None
         if self.cast_dtype == torch.float16:
@@ -83,6 +91,7 @@ class AmpOptimWrapper(OptimWrapper):
 
     def amplify(self, loss: Tensor) -> Tensor:
         """Return what ``run_backward`` differentiates: the loss times float16's loss scale, elsewhere the loss."""
+        loss = super().amplify(loss)  # before the scale, which may make a finite loss infinite
         return loss if self.loss_scaler is None else self.loss_scaler.scale(loss)
 
     def unscale(self) -> Tensor | None:
@@ -93,6 +102,22 @@ class AmpOptimWrapper(OptimWrapper):
         # A private name, though a stable one that other trainers use: GradScaler.step would read this on the host.
         per_device: dict[Any, Tensor] = self.loss_scaler._found_inf_per_device(self.optimizer)
         return per_device[self.device]
+
+    def fault(self, found_inf: Tensor | None, size: Tensor | None) -> Tensor | None:
+        """Say whether the gradients make a window fail; in float16 only if they overflow with a scale below 1.
+
+        Args:
+            found_inf: What ``unscale`` returned.
+            size: A norm of all gradients before clipping, 0-d; None if there are none, or ``found_inf`` is there.
+
+        Returns:
+            0-d bool, or None if there are no gradients.
+        """
+        if self.loss_scaler is None or found_inf is None:
+            return super().fault(found_inf, size)
+        scale = self.loss_scaler._get_scale_async()
+        assert scale is not None, 'made in __init__'
+        return (found_inf != 0).logical_and(scale < 1)
 
     def update_scale(self) -> None:
         """Adapt the loss scale to what ``unscale`` found."""

@@ -29,7 +29,7 @@ class Steps:
     def refresh(self) -> None:
         self.calls.append('refresh')
 
-    def update(self) -> None:
+    def update(self, failed: Tensor | None = None) -> None:
         self.calls.append('update')
 
 
