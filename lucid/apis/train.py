@@ -55,7 +55,7 @@ def train(cfg: Config, *, resume: bool | str | Path = False) -> Runner:
         ConfigError: The config cannot be meant, or its data is missing or disagrees with it.
         CheckpointError: The checkpoint is damaged or belongs to another run.
         Interrupted: A signal stopped training.
-        NonFiniteLossError: A loss was not finite.
+        NonFiniteLossError: A loss or its gradients were not finite, see ``optim_wrapper.on_nonfinite``.
     """
     cfg = complete(cfg)
     if cfg.randomness.get('deterministic'):

@@ -56,6 +56,9 @@ def describe(window: Sequence[Iteration], *, max_iters: int, epoch: int) -> str:
         window: Its iterations, those of other processes too.
         max_iters: Of the run.
         epoch: Counted from 1.
+
+    Returns:
+        A sentence without its end.
     """
     culprits = [iteration for iteration in window if iteration.bad] or list(window)
     names = ', '.join(dict.fromkeys(name for each in culprits for name in each.bad)) or 'gradients, but no loss,'

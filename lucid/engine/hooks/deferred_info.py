@@ -190,11 +190,14 @@ def _faults(runner: Runner) -> Faults | None:
 
 
 def _read(values: Tensor, rows: Sequence[_Row]) -> tuple[Tensor, list[Iteration]]:
-    """Return the log variables (R, K) of rows that have the same, as float64, and what they tell of each iteration.
+    """Take apart what rows with the same log variables hold.
 
     Args:
-        values: Those of all rows, one after the other, on the host.
+        values: Of all rows, one after the other, on the host.
         rows: The rows.
+
+    Returns:
+        The log variables (R, K) as float64, and what they tell of each iteration.
     """
     names = rows[0].names
     values_RK = values.view(len(rows), -1).double()

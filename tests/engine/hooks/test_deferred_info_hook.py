@@ -173,9 +173,8 @@ def test_a_wrapper_of_mmengine_fails_as_it_cannot_skip(toy_runner: Toy) -> None:
         def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
             outputs['loss'] = outputs['loss'] * math.nan
 
-    wrapper = {'type': 'mmengine.OptimWrapper', 'optimizer': {'type': 'mmengine.SGD', 'lr': 0.1}}
-    runner = toy_runner(optim_wrapper=wrapper, custom_hooks=[Poisons(), DeferredInfoHook(interval=2)])
-    assert type(runner.optim_wrapper) is PlainOptimWrapper
+    runner = toy_runner(custom_hooks=[Poisons(), DeferredInfoHook(interval=2)])
+    runner.optim_wrapper = PlainOptimWrapper(torch.optim.SGD(runner.model.parameters(), lr=0.1))
     with pytest.raises(FloatingPointError, match='loss not finite in iteration 1 of'):
         runner.train()
 
