@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lucid.engine.optimizers.selection import undone_if
+from lucid.engine.optimizers.selection import as_bits, undone_if
 
 
 class ExponentialMovingAverage:
@@ -42,6 +42,7 @@ class ExponentialMovingAverage:
         self._live = _floating(model)
         self.shadow = {name: tensor.detach().clone() for name, tensor in self._live.items()}
         self._frozen: frozenset[str] = getattr(model, 'frozen_state', frozenset())
+        self._bits = as_bits([tensor for name, tensor in self.shadow.items() if name not in self._frozen])
         device = next(iter(self.shadow.values())).device
         self._keep = torch.zeros((), dtype=torch.float64, device=device)
         self._take = torch.ones((), dtype=torch.float64, device=device)
@@ -76,8 +77,7 @@ class ExponentialMovingAverage:
         """
         if self.swapped:
             raise RuntimeError('EMA: the model holds the averages; swap them out before training goes on')
-        touched = () if failed is None else [t for name, t in self.shadow.items() if name not in self._frozen]
-        with nullcontext() if failed is None else undone_if(failed, touched):
+        with nullcontext() if failed is None else undone_if(failed, self._bits):
             self._average()
 
     def _average(self) -> None:

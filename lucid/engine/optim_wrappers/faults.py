@@ -7,7 +7,7 @@ from mmengine.dist import all_reduce, get_world_size
 from torch import Tensor, nn
 
 from lucid.engine.distributed import unwrapped
-from lucid.engine.optimizers.selection import BITS, restored_if
+from lucid.engine.optimizers.selection import BITS, Bits, as_bits, restored_if
 
 POLICIES = ('raise', 'skip', 'ignore')
 
@@ -41,6 +41,7 @@ class Faults:
         self._model: nn.Module | None = None
         self._buffers: list[Tensor] = []
         self._kept: list[Tensor] = []
+        self._bits: tuple[Bits, Bits] = {}, {}  # of both
 
     def watch(self, model: nn.Module) -> None:
         """Have ``restore`` care for the buffers of ``model``, which is on its device."""
@@ -54,6 +55,7 @@ class Faults:
         buffers = [] if self._model is None else _buffers(self._model)
         if [id(tensor) for tensor in buffers] != [id(tensor) for tensor in self._buffers]:
             self._buffers, self._kept = buffers, [tensor.clone() for tensor in buffers]
+        self._bits = as_bits(self._buffers), as_bits(self._kept)  # anew: ``buffer.data = x`` moves one
         if buffers:
             torch._foreach_copy_(self._kept, buffers)  # copy_, not rebind: a recording holds these addresses
 
@@ -89,7 +91,8 @@ class Faults:
     @torch.no_grad()
     def restore(self) -> None:
         """Give the buffers of a failed window the values of its beginning; else remember the new ones."""
-        restored_if(self.failed, self._buffers, kept=self._kept)
+        buffers, kept = self._bits
+        restored_if(self.failed, buffers, kept=kept)
 
 
 def largest(gradients: Sequence[Tensor]) -> Tensor | None:

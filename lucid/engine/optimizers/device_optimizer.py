@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from lucid.engine.optimizers.selection import undone_if
+from lucid.engine.optimizers.selection import as_bits, undone_if
 
 Hyper = dict[str, Tensor]
 
@@ -129,7 +129,7 @@ class DeviceOptimizer(Optimizer):
             return
         touched = [param for _, _, params in active for param in params]
         touched += {id(t): t for param in touched for t in self.state[param].values()}.values()  # some are shared
-        with undone_if(found_inf != 0, touched):
+        with undone_if(found_inf != 0, as_bits(touched)):
             for group, hyper, params in active:
                 self.update_group(group, hyper, params)
 
