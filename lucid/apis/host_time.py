@@ -99,7 +99,7 @@ def host_time(
     pair = TrainingPair(cfg, region=region, steps=calls + 1, device=device, parts=parts)
     side, timed = pair.side(precision, 1), _TimedRegion(region)
     batch = Batches(pair.loader, max_epochs=1)(0)
-    pair.capture(side, timed)
+    pair.capture(side, [timed])
     try:
         for _ in range(calls + 1):
             side.model.train_step(batch, side.wrapper)

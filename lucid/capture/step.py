@@ -1,6 +1,6 @@
 """The recordings of a training step: one for a micro-batch, one for what ends a window."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 
@@ -30,8 +30,8 @@ class StepWrapper(Protocol):
     def advance(self) -> None:
         """Count a micro-batch, on the host."""
 
-    def refresh(self) -> None:
-        """Fill the device scalars that ``apply`` reads, on the host."""
+    def step(self, *, apply: Callable[[], None]) -> None:
+        """Fill the device scalars that ``apply`` reads, on the host, and call it."""
 
     def apply(self) -> None:
         """Make a step from the gradients and clear them, on the device."""

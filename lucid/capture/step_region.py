@@ -1,6 +1,7 @@
 """The step region: the whole training step of a model as graphs."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -17,7 +18,7 @@ from lucid.capture.signature import Signature
 from lucid.capture.step import MicroBatch, StepWrapper, WindowEnd
 
 SEAM = ('compute', 'step')
-NEEDS = ('scale_loss', 'amplify', 'advance', 'refresh', 'apply', 'baked')
+NEEDS = ('scale_loss', 'amplify', 'advance', 'step', 'apply', 'baked')
 
 
 class StepRegion(Region):
@@ -90,8 +91,7 @@ class StepRegion(Region):
         logs: dict[str, Tensor] = served.recording.replay(served.leaves)
         optim_wrapper.advance()
         if optim_wrapper.window_ended:
-            optim_wrapper.refresh()
-            self._end(optim_wrapper, served.recording.signature)
+            optim_wrapper.step(apply=partial(self._end, optim_wrapper, served.recording.signature))
         return logs
 
     def _end(self, wrapper: StepWrapper, signature: Signature) -> None:
