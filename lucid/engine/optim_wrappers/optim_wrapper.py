@@ -1,6 +1,6 @@
 """From a loss to an optimizer step: accumulation windows, clipping, and what follows a step."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -207,10 +207,18 @@ class OptimWrapper(BaseOptimWrapper):
         self.run_backward(loss, **kwargs)
         self.advance()
 
-    def step(self, **zero_kwargs: Any) -> None:
-        """Make an optimizer step from the gradients that are there, and clear them."""
+    def step(self, *, apply: Callable[[], None] | None = None, **zero_kwargs: Any) -> None:
+        """Make an optimizer step from the gradients that are there, and clear them.
+
+        Args:
+            apply: Does what ``apply`` does, such as a recording of it.
+            zero_kwargs: For ``zero_grad``, where ``apply`` is not given.
+        """
         self.refresh()
-        self.apply(**zero_kwargs)
+        if apply is None:
+            self.apply(**zero_kwargs)
+        else:
+            apply()
 
     def refresh(self) -> None:
         """Fill the device scalars of the optimizer and of what follows it; once per step, before ``apply``."""
