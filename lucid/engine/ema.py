@@ -2,13 +2,10 @@
 
 import math
 from collections import defaultdict
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from lucid.engine.optimizers.selection import as_bits, undone_if
 
 
 class ExponentialMovingAverage:
@@ -42,7 +39,6 @@ class ExponentialMovingAverage:
         self._live = _floating(model)
         self.shadow = {name: tensor.detach().clone() for name, tensor in self._live.items()}
         self._frozen: frozenset[str] = getattr(model, 'frozen_state', frozenset())
-        self._bits = as_bits([tensor for name, tensor in self.shadow.items() if name not in self._frozen])
         device = next(iter(self.shadow.values())).device
         self._keep = torch.zeros((), dtype=torch.float64, device=device)
         self._take = torch.ones((), dtype=torch.float64, device=device)
@@ -70,20 +66,20 @@ class ExponentialMovingAverage:
         """Average the live values in, on the device only.
 
         Args:
-            failed: 0-d bool; where it holds, the averages keep their bits. The update was counted all the same.
+            failed: 0-d bool; where it holds, the averages keep their values, if the live ones are finite, which they
+                are as soon as others have undone theirs. The update was counted all the same.
 
         Raises:
             RuntimeError: The averages are swapped in.
         """
         if self.swapped:
             raise RuntimeError('EMA: the model holds the averages; swap them out before training goes on')
-        with nullcontext() if failed is None else undone_if(failed, self._bits):
-            self._average()
-
-    def _average(self) -> None:
+        keep, take = self._keep, self._take
+        if failed is not None:
+            keep, take = keep.masked_fill(failed, 1.0), take.masked_fill(failed, 0.0)
         for shadow, live in self._pairs(without=self._frozen):
-            torch._foreach_mul_(shadow, self._keep.to(shadow[0].dtype))
-            torch._foreach_add_(shadow, torch._foreach_mul(live, self._take.to(shadow[0].dtype)))
+            torch._foreach_mul_(shadow, keep.to(shadow[0].dtype))
+            torch._foreach_add_(shadow, torch._foreach_mul(live, take.to(shadow[0].dtype)))
 
     @torch.no_grad()
     def swap(self) -> None:

@@ -107,5 +107,9 @@ def test_the_detector_names_the_task_of_its_head(tiny: Make) -> None:
     assert runner.model.task == 'detect'
 
 
-def test_the_shipped_capture_config_captures_the_network() -> None:
-    assert load_config(CONFIG).custom_hooks == [CAPTURE]
+@pytest.mark.parametrize(
+    ('name', 'kind'),
+    [('yolo_capture', 'step'), ('yolo_capture_network', 'network'), ('yolo_capture_loss', 'network and loss')],
+)
+def test_the_shipped_capture_configs_capture_what_their_names_say(name: str, kind: str) -> None:
+    assert load_config(CONFIG.with_name(f'{name}.py')).custom_hooks == [{**CAPTURE, 'regions': REGIONS[kind]}]

@@ -46,6 +46,7 @@ class MuSGD(DeviceOptimizer):
         'w_muon': (0.0, math.inf),
         'w_sgd': (0.0, math.inf),
     }
+    neutral: ClassVar = {'lr': 0.0, 'momentum': 1.0}
 
     def __init__(
         self,

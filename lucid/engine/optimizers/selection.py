@@ -21,6 +21,12 @@ def as_bits(tensors: Sequence[Tensor]) -> Bits:
     return by_size
 
 
+def clear_if(condition: Tensor, tensors: Bits) -> None:
+    """Set ``tensors`` to +0 where the 0-d bool ``condition`` holds, whatever they hold: ``0 * nan`` would be nan."""
+    for size, bits in tensors.items():
+        torch._foreach_mul_(bits, 1 - condition.to(BITS[size]))
+
+
 @contextmanager
 def undone_if(condition: Tensor, tensors: Bits) -> Iterator[None]:
     """Undo bit for bit, where the 0-d bool ``condition`` holds, what the body writes into ``tensors``.
