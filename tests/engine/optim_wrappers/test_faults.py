@@ -97,6 +97,18 @@ def run_backward_as_before(wrapper: OptimWrapper, loss: Tensor) -> None:
     (loss if scaler is None else scaler.scale(loss)).backward()
 
 
+@torch.no_grad()
+def update_as_before(optimizer: DeviceOptimizer, found_inf: Tensor | None) -> None:
+    """``update`` as it was before windows were judged: with a loss scale, all that it wrote was undone."""
+    params = [param for group in optimizer.param_groups for param in group['params']]
+    touched = [*params, *(tensor for param in params for tensor in optimizer.state[param].values())]
+    kept = [tensor.detach().clone() for tensor in touched]
+    for group, hyper in zip(optimizer.param_groups, optimizer._hyper, strict=True):
+        optimizer.update_group(group, hyper, group['params'])
+    if found_inf is not None and found_inf != 0:
+        torch._foreach_copy_(touched, kept)
+
+
 def apply_as_before(wrapper: OptimWrapper) -> None:
     """``apply`` as it was before windows were judged."""
     found_inf = wrapper.unscale()
@@ -105,7 +117,7 @@ def apply_as_before(wrapper: OptimWrapper) -> None:
         norm = wrapper.clip_func(params, **wrapper.clip_grad_kwargs)
         if wrapper.grad_norm is not None:
             wrapper.grad_norm.copy_(norm)
-    wrapper.optimizer.update(found_inf)
+    update_as_before(wrapper.optimizer, found_inf)
     wrapper.update_scale()
     for post_step in wrapper._post_steps:
         post_step.update()
@@ -240,8 +252,9 @@ def test_each_part_of_the_undo_is_needed(guard: str, monkeypatch: pytest.MonkeyP
     else:
         fault = 'gradient'
         monkeypatch.setattr(training.wrapper, 'fault', lambda found_inf, size: None)
+    training.micro(0)
     before = training.state()
-    training.micro(0, fault)
+    training.micro(1, fault)
     assert differences(before, training.state()) != []
 
 
