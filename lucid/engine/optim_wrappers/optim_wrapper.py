@@ -48,9 +48,9 @@ class OptimWrapper(BaseOptimWrapper):
     A window whose loss, gradients or gradient norm are not finite fails. Unless ``on_nonfinite`` is ``'ignore'``,
     nothing of it lasts: ``apply`` leaves parameters, optimizer state, the model's persistent buffers and what follows
     a step with the values that they had before the window. ``faults`` has the verdict, on the device, and
-    ``DeferredInfoHook`` reports it. What the host counts goes on: ``num_steps``, the schedule, the number of averages. Finite
-    windows are computed as without the check. ``'raise'`` and ``'skip'`` differ in the report alone: a run that is
-    about to fail trains on until the next logging iteration, and what it holds by then must be sound. Buffers are
+    ``DeferredInfoHook`` reports it. What the host counts goes on: ``num_steps``, the schedule, the number of averages.
+    Finite windows are computed as without the check. ``'raise'`` and ``'skip'`` differ in the report alone: a run that
+    is about to fail trains on until the next logging iteration, and what it holds by then must be sound. Buffers are
     those of the model that ``initialize_count_status``, which a runner calls, or ``faults.watch`` has named.
 
     Args:
@@ -212,7 +212,7 @@ class OptimWrapper(BaseOptimWrapper):
 
         Args:
             apply: Does what ``apply`` does, such as a recording of it.
-            zero_kwargs: For ``zero_grad``, where ``apply`` is not given.
+            **zero_kwargs: For ``zero_grad``, where ``apply`` is not given.
         """
         self.refresh()
         if apply is None:
