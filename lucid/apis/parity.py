@@ -83,7 +83,8 @@ def check_parity(
     Args:
         cfg: What ``load_config`` returned, not changed.
         region: What to capture, whatever the accumulation table says: the path of a module, ``loss``, ``step``, or
-            several joined by ``+``, such as ``network+loss``.
+            several joined by ``+``, such as ``network+loss``. One that ends with ``:compiled`` is compiled, on the
+            eager side too.
         accumulate: Micro-batches of a window.
         precision: Of ``PRECISIONS``.
         steps: Optimizer steps of each run.

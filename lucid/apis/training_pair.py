@@ -24,6 +24,7 @@ from lucid.apis.region_names import make_regions
 from lucid.apis.validate import ConfigError
 from lucid.capture import (
     AccumulationTable,
+    CompiledModules,
     Parts,
     Policy,
     Region,
@@ -104,6 +105,8 @@ class TrainingPair:
         if not any(isinstance(region, StepRegion) for region in regions):  # its gradients never leave the graph
             reference.watch()
             candidate.watch()
+        paths = [path for region in regions for path in region.compiled_paths(reference.model)]
+        compiled = CompiledModules(reference.model, paths)
         try:
             self.capture(candidate, regions)
             difference = run_lockstep(
@@ -112,6 +115,7 @@ class TrainingPair:
                 self.steps * accumulate,
             )
         finally:
+            compiled.release()
             for region in regions:
                 region.release()
         return None if difference is None else str(difference), reference.loss
@@ -140,6 +144,8 @@ class Side:
         self.ema = _ema(cfg, self.model)
         if self.ema is not None:
             self.wrapper.add_post_step(self.ema)
+        if getattr(self.wrapper, 'faults', None) is not None:
+            self.wrapper.faults.watch(self.model)  # as in training
         self.wrapper.start_epoch(steps * accumulate)
         self._steps = steps
         self._initial = [dict(group) for group in self.wrapper.param_groups]

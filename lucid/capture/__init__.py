@@ -1,6 +1,7 @@
 """Capture: module calls recorded once as graphs and replayed. Needs torch and the standard library only."""
 
 from lucid.capture.accumulation import TABLE, AccumulationTable, Row
+from lucid.capture.compiling import CompiledModules
 from lucid.capture.errors import (
     BackwardError,
     CaptureError,
@@ -27,6 +28,7 @@ __all__ = [
     'AccumulationTable',
     'BackwardError',
     'CaptureError',
+    'CompiledModules',
     'CudaGraph',
     'CudaMemory',
     'Difference',

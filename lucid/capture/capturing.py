@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from lucid.capture.compiling import REMEDY, is_of_compiler
 from lucid.capture.errors import CaptureError, RecordingError
 from lucid.capture.graph import quiet
 from lucid.capture.policy import Parts
@@ -57,6 +58,8 @@ def capturing(
                 'use a smaller batch, capture a smaller target, or lower max_signatures',
             ) from error
         except Exception as error:
+            if is_of_compiler(error):
+                raise RecordingError(f'compiling {name} failed: {type(error).__name__}: {error}', REMEDY) from error
             raise RecordingError(
                 f'recording {name} failed: {type(error).__name__}: {error}',
                 "run the target eager to see its own error, or set on_error='eager'",

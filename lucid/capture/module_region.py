@@ -1,11 +1,13 @@
 """Regions of one module: the network, a head, the loss, any path."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from lucid.capture.accumulation import AccumulationTable
+from lucid.capture.compiling import SLOT, compiled_call
 from lucid.capture.errors import TargetError
 from lucid.capture.policy import Parts, Policy
 from lucid.capture.pool import Pool
@@ -14,19 +16,21 @@ from lucid.capture.region import Region, Served
 from lucid.capture.signature import Signature
 from lucid.capture.target import held_outside
 
-# nn.Module's own route for module.compile(): not in state_dict, dropped by pickle and deepcopy, `forward` untouched.
-SLOT = '_compiled_call_impl'
-
 
 class ModuleRegion(Region):
     """One module of a model, captured.
 
     ``target`` is the module's path in the model, such as ``'network'`` or ``'network.head'``; ``''`` is the model
-    itself. Calls of the module, made as ``module(...)``, are replayed.
+    itself. Calls of the module, made as ``module(...)``, are replayed. With ``compile`` its training calls go through
+    torch.compile first, replayed or not.
     """
 
-    def __init__(self, target: str, *, task: str | None = None) -> None:
-        super().__init__(target, name=target or 'model', task=task)
+    def __init__(self, target: str, *, task: str | None = None, compile: bool = False) -> None:
+        super().__init__(target, name=target or 'model', task=task, compile=compile)
+
+    def compiled_paths(self, model: nn.Module) -> Sequence[str]:
+        """The target, if the region compiles."""
+        return [self.target] if self.compile else []
 
     @property
     def active(self) -> bool:
@@ -40,6 +44,7 @@ class ModuleRegion(Region):
                 'remove the compile() call, or `compile` from the config, or capture without it',
             )
         self._outside = held_outside(model, self.target)
+        self._plain = compiled_call(module, self.name) if self.compile else module._call_impl
         self._slot = self._call
         setattr(module, SLOT, self._slot)
 
@@ -56,11 +61,12 @@ class ModuleRegion(Region):
         if isinstance(served, Served):
             return served.recording.replay(served.leaves)
         self._count_eager(*served)
-        return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return self._plain(*args, **kwargs)
 
     def _record(self, module: nn.Module, leaves: list[Any], signature: Signature, pool: Pool) -> Recording:
         recording = self._parts.recording(module, leaves, signature, pool)
         recording.node.outside = self._outside
+        recording.call = self._plain
         return recording
 
 
@@ -71,8 +77,8 @@ class LossRegion(ModuleRegion):
     eager. The loss owns no parameters, so that the accumulation table has nothing to say.
     """
 
-    def __init__(self, target: str = 'criterion', *, task: str | None = None) -> None:
-        super().__init__(target, task=task)
+    def __init__(self, target: str = 'criterion', *, task: str | None = None, compile: bool = False) -> None:
+        super().__init__(target, task=task, compile=compile)
         self.name = 'loss'
 
     def activate(

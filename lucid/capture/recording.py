@@ -1,6 +1,6 @@
 """One recording: the static buffers and the two graphs of one signature, and the autograd node of a replay."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ class Recording:
         self.num_uses: dict[int, int] = {}  # of each of them in the target, by id
         self.gradients: FlatGradients | None = None
         self.node = ReplayNode()
+        self.call: Callable[..., Any] = module._call_impl
         self._module = module
         self._stand_ins = StandIns(module)
         self._statics = [static_like(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
@@ -150,7 +151,7 @@ class Recording:
 
     def _run(self) -> Any:
         args, kwargs = unflatten(self._statics, self.signature.structure)
-        return self._module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return self.call(*args, **kwargs)
 
     def _rehearse(self) -> None:
         outputs = self._keep(self._run())

@@ -3,6 +3,7 @@
 import logging
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -39,12 +40,14 @@ class Region(ABC):
 
     Between ``activate`` and ``release`` calls in training with gradients on are replayed, all others run as they are.
     ``micro_batches`` is the number of micro-batches of the current window; whoever drives the training sets it.
+    ``compile`` runs training calls through torch.compile, replayed or not.
     Subclasses take the calls (``_attach``, ``_detach``) and make the recordings (``_record``).
     """
 
-    def __init__(self, target: str, *, name: str, task: str | None = None) -> None:
+    def __init__(self, target: str, *, name: str, task: str | None = None, compile: bool = False) -> None:
         self.target = target
         self.task = task
+        self.compile = compile
         self.name = name
         self.routes = Routes(name)
         self.micro_batches = 1
@@ -54,6 +57,10 @@ class Region(ABC):
     @abstractmethod
     def active(self) -> bool:
         """Whether calls come here."""
+
+    @abstractmethod
+    def compiled_paths(self, model: nn.Module) -> Sequence[str]:
+        """Paths of the modules that the region compiles; none without ``compile``."""
 
     @abstractmethod
     def _attach(self, model: nn.Module, module: nn.Module) -> None:

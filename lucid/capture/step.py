@@ -13,7 +13,7 @@ from lucid.capture.leaves import StandIns, leaves_of
 from lucid.capture.operators import Inspector
 from lucid.capture.pool import Pool
 from lucid.capture.signature import Signature, static_like, unflatten
-from lucid.capture.undo import Undo
+from lucid.capture.undo import Undo, preserved
 
 
 class StepWrapper(Protocol):
@@ -164,10 +164,12 @@ class WindowEnd:
 
 def rehearse(pool: Pool, run: Any, *, around: Any) -> list[Tensor]:
     """Run ``run`` as often as the memory asks, undone; the tensors from outside that it reads, to keep them alive."""
-    inspector = Inspector()
-    for i in range(pool.memory.num_warm_ups):
-        with around(), Undo():
-            pool.memory.warm_up((lambda: inspector.run(run)) if i == 0 else run)
+    inspector, undo = Inspector(), Undo()
+    with around(), undo:
+        pool.memory.warm_up(lambda: inspector.run(run))
+    for _ in range(pool.memory.num_warm_ups - 1):  # without modes, under which nothing is compiled
+        with around(), preserved(undo.written):
+            pool.memory.warm_up(run)
     return list(inspector.outside.values())
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lucid.capture.accumulator import Accumulator
 from lucid.capture.capturing import capturing, make
+from lucid.capture.compiling import CompiledModules
 from lucid.capture.errors import CaptureError, TargetError
 from lucid.capture.guards import Guards
 from lucid.capture.pool import Pool
@@ -28,14 +29,20 @@ class StepRegion(Region):
     The model has ``compute(data, optim_wrapper) -> (loss, values for the log)`` and ``step(data, optim_wrapper)``,
     which calls it; ``data`` is a prepared batch, whose ``metas`` stay on the host. The wrapper keeps what the host
     decides apart from what the device computes (``StepWrapper``). What changes from step to step must lie in tensors
-    that are filled in place.
+    that are filled in place. With ``compile`` the modules that the model's ``branch_free`` names go through
+    torch.compile, in replayed and in eager steps.
     """
 
-    def __init__(self, *, task: str | None = None) -> None:
-        super().__init__('', name='step', task=task)
+    def __init__(self, *, task: str | None = None, compile: bool = False) -> None:
+        super().__init__('', name='step', task=task, compile=compile)
+        self._compiled: CompiledModules | None = None
         self._wrapper: Any = None
         self._sums: Accumulator | None = None
         self._ends: list[WindowEnd] = []
+
+    def compiled_paths(self, model: nn.Module) -> Sequence[str]:
+        """The modules that ``model.branch_free`` names, if the region compiles."""
+        return getattr(model, 'branch_free', ()) if self.compile else ()
 
     @property
     def active(self) -> bool:
@@ -50,8 +57,13 @@ class StepRegion(Region):
             )
         if 'step' in vars(model):
             raise TargetError('the step is captured already', 'name StepRegion once')
+        if self.compile and not self.compiled_paths(model):
+            raise TargetError(
+                f'{type(model).__name__} does not say what can be compiled', 'name modules in an attribute branch_free'
+            )
         self._wrapper = self._sums = None
         self._ends = []
+        self._compiled = CompiledModules(model, self.compiled_paths(model))
         vars(model)['step'] = self._step
 
     def _detach(self, module: nn.Module) -> None:
@@ -59,6 +71,8 @@ class StepRegion(Region):
             del vars(module)['step']
         else:
             self.routes.slot_taken = True
+        if self._compiled is not None:
+            self._compiled.release()
         # A window that is not over goes on eager, on memory that nobody else writes.
         self._wrapper = self._sums = None
         self._ends = []

@@ -1,6 +1,7 @@
 """Undoing what a rehearsal wrote."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ class Undo(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.written: list[Tensor] = []  # the memory that was written, when it has been put back
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
         self._made: set[int] = set()
 
@@ -28,6 +30,7 @@ class Undo(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with torch.no_grad():
             for memory, value in self._kept.values():
                 memory.copy_(value)
+        self.written = [memory for memory, _ in self._kept.values()]
         self._kept.clear()
         self._made.clear()
 
@@ -45,6 +48,18 @@ class Undo(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         self._made |= {key for tensor in tensors_in(result) if (key := storage_id(tensor)) not in given}
         return result
+
+
+@contextmanager
+def preserved(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Put the values of ``tensors`` back at the end."""
+    values = [tensor.clone() for tensor in tensors]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in zip(tensors, values, strict=True):
+                tensor.copy_(value)
 
 
 def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
