@@ -1,5 +1,6 @@
 # make install set up .venv
-# make train   set up .venv, train configs/yolo_capture.py on generated images, evaluate, leave pictures
+# make train   set up .venv, train configs/yolo_capture.py on generated images, evaluate, leave pictures;
+#              once more replaces that run
 # make test    run the tests
 # make check   lint, import contracts, types, claims (what CI runs before the tests)
 
@@ -15,7 +16,7 @@ WORK   := work_dirs/$(notdir $(basename $(CONFIG)))
 install: $(STAMP)
 
 train: $(STAMP)
-	$(BIN)/python tools/train.py $(CONFIG)
+	$(BIN)/python tools/train.py $(CONFIG) --overwrite
 	$(BIN)/python tools/test.py $(CONFIG) $(WORK)/best.pth --show-dir $(WORK)/pictures/test
 
 test: $(STAMP)

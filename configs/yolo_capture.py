@@ -1,5 +1,5 @@
 # Scale n on generated scenes of rotated shapes, for a first run on any machine: minutes on two CPU cores. With a CUDA
-# card the network's forward and backward are replayed as CUDA graphs; without one the run trains eager and says so.
+# card the whole training step is replayed as CUDA graphs; without one the run trains eager and says so.
 _base_ = ['_base_/runtime.py', '_base_/schedule.py', '_base_/detection.py']
 
 data_root = 'data/shapes'
@@ -15,4 +15,4 @@ model = dict(
 train_dataloader = dict(num_workers=2, dataset=dict(type='ShapesDataset', num_images=512))
 val_dataloader = dict(batch_size=32, num_workers=1, dataset=dict(type='ShapesDataset', num_images=128))
 default_hooks = dict(logger=dict(interval=16))
-custom_hooks = [dict(type='CaptureHook', regions=[dict(type='ModuleRegion', target='network')])]
+custom_hooks = [dict(type='CaptureHook', regions=[dict(type='StepRegion')])]

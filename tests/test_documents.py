@@ -149,7 +149,9 @@ def test_the_commands_of_the_capture_page_run(tmp_path: Path) -> None:
         if command.startswith('tools/parity.py'):
             command = f'{command} {small}'
         if command.startswith('tools/benchmark.py'):
-            command = f'{command} --device cpu --rounds 1 --micro-batches 1 {small.replace("--steps 1 ", "")}'
+            command = (
+                f'{command} --device cpu --region step --rounds 1 --micro-batches 1 {small.replace("--steps 1 ", "")}'
+            )
         # The operators are small: a second thread on a busy machine costs minutes.
         run(tmp_path, command, threads=1)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Time the training step of a config, eager and with a captured region, side by side in one run on a CUDA card."""
+"""Time the training step of a config, eager and captured, side by side in one run on a CUDA card."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ from lucid.apis.parity import PRECISIONS
 
 EXAMPLES = """examples:
   tools/benchmark.py configs/yolo_capture.py --cfg-options image_size=640
-  tools/benchmark.py configs/yolo_capture.py --region network.head --accumulate 1 4 --precision fp32
+  tools/benchmark.py configs/yolo_capture.py --region network network.head --accumulate 1 4 --precision fp32 --adopt
   tools/benchmark.py configs/yolo/detect_n_bccd.py --json benchmark.json --cfg-options data_root=/data/bccd
 """
 
@@ -27,7 +27,15 @@ def main() -> int:
         description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument('config', type=Path, help='config file')
-    parser.add_argument('--region', default='network', metavar='PATH', help='module to capture (default: %(default)s)')
+    parser.add_argument(
+        '--region',
+        nargs='+',
+        default=['network', 'network+loss', 'step'],
+        metavar='WHAT',
+        help='variants: step, loss, a module, or some joined by + (default: %(default)s)',
+    )
+    parser.add_argument('--module', default='network', metavar='PATH', help='timed alone too (default: %(default)s)')
+    parser.add_argument('--adopt', action='store_true', help='variants whose gradients stay in graph memory too')
     parser.add_argument(
         '--accumulate', type=int, nargs='+', default=[1, 2], metavar='N', help='micro-batches of a step (default: 1 2)'
     )
@@ -57,7 +65,9 @@ def main() -> int:
     try:
         found = benchmark(
             load_config(args.config, args.cfg_options),
-            region=args.region,
+            regions=args.region,
+            module=args.module,
+            adopt=args.adopt,
             accumulate=args.accumulate,
             precision=args.precision,
             rounds=args.rounds,

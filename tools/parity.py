@@ -13,6 +13,7 @@ from lucid.apis.parity import PRECISIONS, check_parity, print_parity
 
 EXAMPLES = """examples:
   tools/parity.py configs/yolo_capture.py
+  tools/parity.py configs/yolo_capture.py --region network+loss --precision bf16
   tools/parity.py configs/yolo_capture.py --region network.head --accumulate 2 4 --precision fp16 --steps 50
   tools/parity.py configs/yolo/detect_n_bccd.py --host-time --json parity.json --cfg-options data_root=/data/bccd
 """
@@ -24,7 +25,12 @@ def main() -> int:
         description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument('config', type=Path, help='config file')
-    parser.add_argument('--region', default='network', metavar='PATH', help='module to capture (default: %(default)s)')
+    parser.add_argument(
+        '--region',
+        default='network',
+        metavar='WHAT',
+        help='step, loss, a module, or some joined by + (default: %(default)s)',
+    )
     parser.add_argument(
         '--accumulate', type=int, nargs='+', default=[1, 2], metavar='N', help='micro-batches of a step (default: 1 2)'
     )
@@ -46,6 +52,8 @@ def main() -> int:
     args = parser.parse_args()
     if min(args.steps, *args.accumulate) < 1:
         parser.error('--steps and --accumulate take numbers of at least 1')
+    if args.host_time and {*args.region.split('+')} & {'step', 'loss'}:
+        parser.error('--host-time measures the calls of a module: give its path as --region')
     try:
         cfg = load_config(args.config, args.cfg_options)
         parity = check_parity(

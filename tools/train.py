@@ -37,6 +37,7 @@ def main() -> int:
     parser.add_argument(
         '--resume', nargs='?', const=True, default=False, metavar='PATH', help='go on (default: from last.pth)'
     )
+    parser.add_argument('--overwrite', action='store_true', help='replace the run that the work dir holds')
     parser.add_argument(
         '--load-from', type=Path, metavar='PATH', help='start from the weights that fit; classes are matched by name'
     )
@@ -65,7 +66,7 @@ def main() -> int:
             launcher=args.launcher,
             load_from=args.load_from,
         )
-        train(cfg, resume=args.resume)
+        train(cfg, resume=args.resume, overwrite=args.overwrite)
     except (ConfigError, CheckpointError, ImageError, FileNotFoundError, NonFiniteLossError) as error:
         print(f'error: {error}', file=sys.stderr)
         return 2

@@ -3,7 +3,7 @@
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,15 +14,16 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from lucid.apis.gpu_time import GpuTime, gpu_time
+from lucid.apis.region_names import make_regions
 from lucid.apis.training_pair import Batches, Side, TrainingPair
-from lucid.capture import ModuleRegion, Parts, Policy, TapeMemory
+from lucid.capture import Parts, Policy, Region, TapeMemory
 from lucid.engine.environment import environment
 
 NUM_BATCHES = 8  # held in memory and repeated, so that no loader is measured
 
 
 class Timing(NamedTuple):
-    """One variant: ``eager``, ``captured``, or ``adopted`` (captured, with gradients adopted).
+    """One variant: ``eager``, what is captured, or that ``, adopted`` (gradients stay in graph memory).
 
     Milliseconds are of a micro-batch; the step of its window counts in full, divided among them.
 
@@ -46,10 +47,10 @@ class Timing(NamedTuple):
 
 
 class Benchmark(NamedTuple):
-    """``steps`` are whole training steps; ``parts`` the region's forward and backward alone."""
+    """``steps`` are whole training steps; ``parts`` the forward and backward of ``module`` alone."""
 
     config: str
-    region: str
+    module: str
     precision: str
     batch_size: int
     image_size: tuple[int, int]
@@ -70,21 +71,26 @@ class Benchmark(NamedTuple):
 def benchmark(
     cfg: Config,
     *,
-    region: str = 'network',
+    regions: Sequence[str] = ('network', 'network+loss', 'step'),
+    module: str = 'network',
+    adopt: bool = False,
     accumulate: Sequence[int] = (1, 2),
     precision: str = 'bf16',
     rounds: int = 7,
     micro_batches: int = 20,
     device: str | torch.device | None = None,
 ) -> Benchmark:
-    """Time the training step of a config: eager, with ``region`` captured, and captured with adopted gradients.
+    """Time the training step of a config eager and captured, and one module of it alone.
 
     The variants take turns, so that what else the machine does falls on all of them. Batches are read before, and
     copied to the device and prepared in each step, as in training; hooks take no part, except EMAHook.
 
     Args:
         cfg: What ``load_config`` returned, not changed.
-        region: Path of the module.
+        regions: What to capture, one variant each: the path of a module, ``loss``, ``step``, or several joined by
+            ``+``.
+        module: Path of the module that is timed alone, forward and backward, eager and captured.
+        adopt: Add variants whose gradients stay in graph memory.
         accumulate: Micro-batches of a window.
         precision: Of ``training_pair.PRECISIONS``.
         rounds: Turns of each variant.
@@ -92,7 +98,7 @@ def benchmark(
         device: Default a CUDA card where there is one. Without one, the tape replays and its times mean nothing.
 
     Returns:
-        The timings, one per variant and window length, then one per variant of the region alone.
+        The timings, one per variant and window length, then those of the module alone.
 
     Raises:
         ConfigError: The config cannot be meant, has no such module, or its data is missing.
@@ -100,36 +106,35 @@ def benchmark(
     device = torch.device(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
     parts = None if device.type == 'cuda' else Parts(memory=lambda _: TapeMemory())
     windows = rounds * (micro_batches + max(accumulate)) + 100
-    pair = TrainingPair(cfg, region=region, steps=windows, device=device, parts=parts)
-    pair.check_region()
+    pair = TrainingPair(cfg, region=module, steps=windows, device=device, parts=parts)
+    for names in (*regions, module):
+        pair.check_region(names)
+    policies = {'': Policy(), ', adopted': Policy(gradients='adopt')} if adopt else {'': Policy()}
+    captured = {f'{names}{how}': (names, policy) for names in regions for how, policy in policies.items()}
+    alone = {f'{module}{how}': (module, policy) for how, policy in policies.items()}
     read = Batches(pair.loader, max_epochs=pair.cfg.get('train_cfg', {}).get('max_epochs', 1))
     batches = [read(i) for i in range(NUM_BATCHES)]
     with _kernels_of_training(pair.cfg):
-        found = [_steps(pair, region, precision, number, batches, rounds, micro_batches) for number in accumulate]
-        alone = _parts(pair, region, precision, batches[0], rounds, micro_batches)
+        turns = _Turns(pair, precision, rounds, micro_batches)
+        steps = [turns.take(captured, number, _window(batches, number)) for number in accumulate]
+        parts_alone = turns.take(alone, 1, _part(module, batches[0]))
     height, width = batches[0]['inputs'].shape[1:3]
     return Benchmark(
         Path(cfg.filename or 'config').name,
-        region,
+        module,
         precision,
         len(batches[0]['inputs']),
         (height, width),
         torch.cuda.get_device_name(device) if device.type == 'cuda' else 'cpu',
-        list(itertools.chain(*found)),
-        alone,
+        list(itertools.chain(*steps)),
+        parts_alone,
     )
 
 
-def _steps(
-    pair: TrainingPair,
-    region: str,
-    precision: str,
-    accumulate: int,
-    batches: Sequence[Any],
-    rounds: int,
-    micro_batches: int,
-) -> list[Timing]:
-    def window(side: Side) -> Callable[[], None]:
+def _window(batches: Sequence[Any], accumulate: int) -> Callable[[Side], Callable[[], None]]:
+    """Makes what trains a side for one window."""
+
+    def made(side: Side) -> Callable[[], None]:
         stream = itertools.cycle(batches)
 
         def run() -> None:
@@ -138,14 +143,14 @@ def _steps(
 
         return run
 
-    return _take_turns(pair, region, precision, accumulate, window, rounds, micro_batches)
+    return made
 
 
-def _parts(
-    pair: TrainingPair, region: str, precision: str, batch: Any, rounds: int, micro_batches: int
-) -> list[Timing]:
-    def part(side: Side) -> Callable[[], None]:
-        module, seen = side.model.get_submodule(region), list[Any]()
+def _part(path: str, batch: Any) -> Callable[[Side], Callable[[], None]]:
+    """Makes what runs one module of a side forward and backward, on the inputs that a training step gives it."""
+
+    def made(side: Side) -> Callable[[], None]:
+        module, seen = side.model.get_submodule(path), list[Any]()
         handle = module.register_forward_pre_hook(lambda _, args, kwargs: seen.append((args, kwargs)), with_kwargs=True)
         side.model.train_step(batch, side.wrapper)
         handle.remove()
@@ -165,48 +170,49 @@ def _parts(
 
         return run
 
-    return _take_turns(pair, region, precision, 1, part, rounds, micro_batches)
+    return made
 
 
-def _take_turns(
-    pair: TrainingPair,
-    region: str,
-    precision: str,
-    accumulate: int,
-    made: Callable[[Side], Callable[[], None]],
-    rounds: int,
-    micro_batches: int,
-) -> list[Timing]:
-    """Build the variants one after the other, run them by turns, and release them."""
-    variants = {'eager': None, 'captured': Policy(), 'adopted': Policy(gradients='adopt')}
-    runs: dict[str, Callable[[], None]] = {}
-    memory, start, regions = dict[str, int](), dict[str, float](), list[ModuleRegion]()
-    try:
-        for name, policy in variants.items():
-            side = pair.side(precision, accumulate)
-            runs[name] = made(side)
-            with _Memory(pair.device) as used:
-                if policy is not None:
-                    regions.append(ModuleRegion(region))
-                    pair.capture(side, regions[-1], policy=policy)
-                start[name] = _seconds(runs[name], pair.device)
-                for _ in range(3):
-                    runs[name]()
-            memory[name] = used.mib
-        times: dict[str, list[float]] = {name: [] for name in runs}
-        windows = -(-micro_batches // accumulate)
-        for _ in range(rounds):
-            for name, run in runs.items():
-                seconds = _seconds(run, pair.device, times=windows)
-                times[name].append(round(seconds * 1e3 / (windows * accumulate), 4))
-        gpu = {name: _gpu(run, accumulate) if pair.device.type == 'cuda' else None for name, run in runs.items()}
-    finally:
-        for captured in regions:
-            captured.release()
-    for captured in regions:
-        if problems := captured.routes.problems():
-            raise RuntimeError(f'the captured variant did not do its work: {problems}')
-    return [Timing(name, accumulate, times[name], gpu[name], memory[name], round(start[name], 2)) for name in variants]
+class _Turns(NamedTuple):
+    """How variants are run."""
+
+    pair: TrainingPair
+    precision: str
+    rounds: int
+    micro_batches: int
+
+    def take(
+        self, captured: Mapping[str, tuple[str, Policy]], accumulate: int, made: Callable[[Side], Callable[[], None]]
+    ) -> list[Timing]:
+        """Build the variants one after the other, eager first, run them by turns, and release them."""
+        device = self.pair.device
+        runs: dict[str, Callable[[], None]] = {}
+        memory, start, active = dict[str, int](), dict[str, float](), list[Region]()
+        try:
+            for name, (names, policy) in {'eager': ('', Policy()), **captured}.items():
+                side = self.pair.side(self.precision, accumulate)
+                runs[name] = made(side)
+                with _Memory(device) as used:
+                    regions = make_regions(names) if names else []
+                    active += regions
+                    self.pair.capture(side, regions, policy=policy)
+                    start[name] = _seconds(runs[name], device)
+                    for _ in range(3):
+                        runs[name]()
+                memory[name] = used.mib
+            times: dict[str, list[float]] = {name: [] for name in runs}
+            windows = -(-self.micro_batches // accumulate)
+            for _ in range(self.rounds):
+                for name, run in runs.items():
+                    seconds = _seconds(run, device, times=windows)
+                    times[name].append(round(seconds * 1e3 / (windows * accumulate), 4))
+            gpu = {name: _gpu(run, accumulate) if device.type == 'cuda' else None for name, run in runs.items()}
+        finally:
+            for region in active:
+                region.release()
+        if problems := [problem for region in active for problem in region.routes.problems()]:
+            raise RuntimeError(f'a captured variant did not do its work: {problems}')
+        return [Timing(name, accumulate, times[name], gpu[name], memory[name], round(start[name], 2)) for name in runs]
 
 
 def _gpu(run: Callable[[], None], accumulate: int) -> GpuTime:

@@ -17,7 +17,7 @@ def print_benchmark(found: Benchmark, *, console: Console | None = None) -> None
     height, width = found.image_size
     what = f'{found.config}, batch {found.batch_size}, {width}x{height} px, {found.precision}, {found.device}'
     console.print(_table(f'training step: {what}', found.steps, found.batch_size))
-    console.print(_table(f'{found.region} alone, forward and backward: {what}', found.parts, found.batch_size))
+    console.print(_table(f'{found.module} alone, forward and backward: {what}', found.parts, found.batch_size))
     console.print(
         'acc: micro-batches of a step; ms: of one micro-batch, median of the rounds; spread: most minus least; x '
         'eager: times as fast; busy: ms that the card works; / busy: ms in terms of it; start: the first step.'

@@ -32,7 +32,7 @@ class _TimedMemory:
     def __init__(self, memory: Memory, launches: tuple[list[float], list[float]]) -> None:
         self._memory = memory
         self._launches = launches
-        self.num_warm_ups = memory.num_warm_ups
+        self.num_warm_ups, self.runs_to_record = memory.num_warm_ups, memory.runs_to_record
         self.warm_up, self.num_bytes = memory.warm_up, memory.num_bytes
 
     def graphs(self) -> tuple[Any, Any]:
@@ -99,7 +99,7 @@ def host_time(
     pair = TrainingPair(cfg, region=region, steps=calls + 1, device=device, parts=parts)
     side, timed = pair.side(precision, 1), _TimedRegion(region)
     batch = Batches(pair.loader, max_epochs=1)(0)
-    pair.capture(side, timed)
+    pair.capture(side, [timed])
     try:
         for _ in range(calls + 1):
             side.model.train_step(batch, side.wrapper)

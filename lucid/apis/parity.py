@@ -9,8 +9,9 @@ from mmengine.config import Config
 from rich.console import Console
 from rich.table import Table
 
+from lucid.apis.region_names import make_regions
 from lucid.apis.training_pair import PRECISIONS, TrainingPair, exact
-from lucid.capture import ModuleRegion, Parts, TapeMemory
+from lucid.capture import Parts, TapeMemory
 from lucid.engine.environment import environment
 
 __all__ = ['PRECISIONS', 'Parity', 'Row', 'check_parity', 'print_parity']
@@ -75,11 +76,15 @@ def check_parity(
 
     First eager against eager, then eager against captured, in lockstep, deterministic and without TF32. Compared are
     losses, each gradient before it is used (None is not zeros), parameters, buffers, optimizer state, loss scaler,
-    averages and generators. The learning rate stays that of the optimizer; hooks other than EMAHook take no part.
+    averages and generators. Learning rate, momentum and branch weight move from step to step as in a warm-up and decay;
+    hooks other than EMAHook take no part. Gradients of the step region never leave its graphs: what they did to
+    parameters and averages is compared, and inside a window their sum.
 
     Args:
         cfg: What ``load_config`` returned, not changed.
-        region: Path of the module to capture; it replays whatever the accumulation table says.
+        region: What to capture, whatever the accumulation table says: the path of a module, ``loss``, ``step``, or
+            several joined by ``+``, such as ``network+loss``. One that ends with ``:compiled`` is compiled, on the
+            eager side too.
         accumulate: Micro-batches of a window.
         precision: Of ``PRECISIONS``.
         steps: Optimizer steps of each run.
@@ -106,21 +111,21 @@ def check_parity(
 
 
 def _compare(pair: TrainingPair, precision: str, accumulate: int) -> Row:
-    control, loss = pair.lockstep(precision, accumulate, None)
-    region = ModuleRegion(pair.region)
+    control, loss = pair.lockstep(precision, accumulate, [])
+    regions = make_regions(pair.region)
     captured = None
     if control is None:
-        captured, loss = pair.lockstep(precision, accumulate, region)
-    routes = region.routes
+        captured, loss = pair.lockstep(precision, accumulate, regions)
+    routes = [region.routes for region in regions]
     return Row(
         precision,
         accumulate,
         pair.steps * accumulate,
         control,
         captured,
-        routes.replays,
-        routes.calls - routes.replays,
-        routes.problems() if control is None else [],
+        min(each.replays for each in routes),
+        sum(each.calls - each.replays for each in routes),
+        [problem for each in routes for problem in each.problems()] if control is None else [],
         loss,
     )
 

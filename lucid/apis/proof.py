@@ -73,9 +73,10 @@ def prove(
     if 'parity' in only:
         for config in configs:
             for precision in precisions:
-                arguments = {'config': config, 'precision': precision, 'steps': steps, 'options': dict(options or {})}
+                arguments = {'config': config, 'region': claim.region, 'precision': precision, 'steps': steps}
+                arguments['options'] = dict(options or {})
                 runs[parity_name(config, precision)] = ('parity', arguments)
-    if 'host-time' in only:
+    if 'host-time' in only and claim.timed:
         runs['host-time'] = ('host-time', {'config': configs[0], 'options': dict(options or {})})
     passed = True
     for part, (kind, arguments) in runs.items():
@@ -167,12 +168,12 @@ def run_tests(paths: Sequence[str], marker: str = 'cuda') -> dict[str, Any]:
     return {'collected': count.collected, **numbers, 'seconds': round(time.perf_counter() - start, 1)}
 
 
-def run_parity(config: str, precision: str, steps: int, options: Mapping[str, Any]) -> dict[str, Any]:
+def run_parity(config: str, region: str, precision: str, steps: int, options: Mapping[str, Any]) -> dict[str, Any]:
     """Compare one config in one precision, in windows of one and of two micro-batches."""
     from lucid.apis.build import load_config
     from lucid.apis.parity import check_parity, print_parity
 
-    parity = check_parity(load_config(config, options), precision=[precision], steps=steps)
+    parity = check_parity(load_config(config, options), region=region, precision=[precision], steps=steps)
     print_parity(parity)
     found = parity.to_json()
     found.pop('environment')

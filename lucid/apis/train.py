@@ -14,6 +14,7 @@ from mmengine.config import Config
 from lucid.apis.build import build_runner, complete
 from lucid.apis.data import close_workers
 from lucid.apis.processes import joined
+from lucid.apis.validate import ConfigError
 from lucid.engine import checkpoint as files
 from lucid.engine.checkpoint import CheckpointError, plain
 from lucid.engine.loops import EpochTrainLoop, Stopped
@@ -37,7 +38,7 @@ class Interrupted(KeyboardInterrupt):
         self.signum = signum
 
 
-def train(cfg: Config, *, resume: bool | str | Path = False) -> Runner:
+def train(cfg: Config, *, resume: bool | str | Path = False, overwrite: bool = False) -> Runner:
     """Train the model of a config.
 
     SIGINT and SIGTERM let the current window end, write ``last.pth`` and raise ``Interrupted``; in an epoch's last
@@ -47,21 +48,30 @@ def train(cfg: Config, *, resume: bool | str | Path = False) -> Runner:
     Args:
         cfg: What ``load_config`` returned, not changed.
         resume: Checkpoint to go on from; True takes ``last.pth`` of the work directory.
+        overwrite: Start anew in a work directory that holds a run; its files are replaced one by one.
 
     Returns:
         The runner, whose ``model`` is trained.
 
     Raises:
-        ConfigError: The config cannot be meant, or its data is missing or disagrees with it.
+        ConfigError: The config cannot be meant, its data is missing or disagrees with it, or the work directory holds
+            a run and neither ``resume`` nor ``overwrite`` says what becomes of it.
         CheckpointError: The checkpoint is damaged or belongs to another run.
         Interrupted: A signal stopped training.
-        NonFiniteLossError: A loss was not finite.
+        NonFiniteLossError: A loss or its gradients were not finite, see ``optim_wrapper.on_nonfinite``.
     """
     cfg = complete(cfg)
     if cfg.randomness.get('deterministic'):
         # cuBLAS reads it when CUDA starts, and without it refuses to be deterministic.
         os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
-    path = Path(cfg.work_dir, f'last{files.SUFFIX}') if resume is True else Path(resume) if resume else None
+    last = Path(cfg.work_dir, f'last{files.SUFFIX}')
+    # Before the processes join: none can have written yet what another one would find.
+    if not (resume or overwrite) and os.path.isfile(last):
+        raise ConfigError(
+            f'{cfg.work_dir} holds a run already, which {last.name} is the end of; go on with it with --resume, name '
+            'another folder with --work-dir, or replace it with --overwrite'
+        )
+    path = last if resume is True else Path(resume) if resume else None
     content = None if path is None else files.load(path)
     with joined(cfg):
         runner = build_runner(cfg, mode='train', resume=path)

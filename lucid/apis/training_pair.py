@@ -3,7 +3,7 @@
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -20,8 +20,19 @@ from torch.utils.data import DataLoader
 import lucid.engine  # noqa: F401  (registers hooks, wrappers and optimizers)
 from lucid.apis.build import complete
 from lucid.apis.data import build_dataloader, build_dataset, settle_classes
+from lucid.apis.region_names import make_regions
 from lucid.apis.validate import ConfigError
-from lucid.capture import AccumulationTable, ModuleRegion, Parts, Policy, TargetError, run_lockstep, training_values
+from lucid.capture import (
+    AccumulationTable,
+    CompiledModules,
+    Parts,
+    Policy,
+    Region,
+    StepRegion,
+    TargetError,
+    run_lockstep,
+    training_values,
+)
 from lucid.engine.ema import ExponentialMovingAverage
 from lucid.registry import MODELS, SCOPE
 
@@ -68,36 +79,44 @@ class TrainingPair:
         """A new model with its optimizer, always the same values."""
         return Side(self.cfg, dtype=PRECISIONS[precision], accumulate=accumulate, steps=self.steps, device=self.device)
 
-    def check_region(self) -> None:
-        """Raise ``ConfigError`` if the model has no such module, before anything is trained."""
-        region = ModuleRegion(self.region)
+    def check_region(self, names: str | None = None) -> None:
+        """Raise ``ConfigError`` if the model has no such region (default its own), before anything is trained."""
+        names = names or self.region
+        regions, model = make_regions(names), MODELS.build(self.cfg.model)
         try:
-            region.activate(MODELS.build(self.cfg.model))
+            for region in regions:
+                region.activate(model)
         except TargetError as error:
-            raise ConfigError(f'--region {self.region}: {error}') from error
-        region.release()
+            raise ConfigError(f'--region {names}: {error}') from error
+        finally:
+            for region in regions:
+                region.release()
 
-    def capture(self, side: 'Side', region: ModuleRegion, *, policy: Policy | None = None) -> None:
-        """Activate ``region`` on a side; it replays in windows of any length."""
-        table = AccumulationTable({(None, region.routes.name): 'replay'})
-        region.activate(side.model, policy=policy, accumulation=table, parts=self.parts)
+    def capture(self, side: 'Side', regions: Sequence[Region], *, policy: Policy | None = None) -> None:
+        """Activate regions on a side; they replay in windows of any length."""
+        for region in regions:
+            table = AccumulationTable({(None, region.name): 'replay'})
+            region.activate(side.model, policy=policy, accumulation=table, parts=self.parts)
 
-    def lockstep(self, precision: str, accumulate: int, region: ModuleRegion | None) -> tuple[str | None, float]:
-        """Train eager and, with ``region``, captured; the first difference, and the last loss of the eager side."""
+    def lockstep(self, precision: str, accumulate: int, regions: Sequence[Region]) -> tuple[str | None, float]:
+        """Train eager and, with ``regions``, captured; the first difference, and the last loss of the eager side."""
         reference, candidate = self.side(precision, accumulate), self.side(precision, accumulate)
         batch = Batches(self.loader, max_epochs=self.cfg.get('train_cfg', {}).get('max_epochs', 1))
-        reference.watch()
-        candidate.watch()
-        if region is not None:
-            self.capture(candidate, region)
+        if not any(isinstance(region, StepRegion) for region in regions):  # its gradients never leave the graph
+            reference.watch()
+            candidate.watch()
+        paths = [path for region in regions for path in region.compiled_paths(reference.model)]
+        compiled = CompiledModules(reference.model, paths)
         try:
+            self.capture(candidate, regions)
             difference = run_lockstep(
                 lambda step: reference.step(batch(step)),
                 lambda step: candidate.step(batch(step)),
                 self.steps * accumulate,
             )
         finally:
-            if region is not None:
+            compiled.release()
+            for region in regions:
                 region.release()
         return None if difference is None else str(difference), reference.loss
 
@@ -125,7 +144,11 @@ class Side:
         self.ema = _ema(cfg, self.model)
         if self.ema is not None:
             self.wrapper.add_post_step(self.ema)
+        if getattr(self.wrapper, 'faults', None) is not None:
+            self.wrapper.faults.watch(self.model)  # as in training
         self.wrapper.start_epoch(steps * accumulate)
+        self._steps = steps
+        self._initial = [dict(group) for group in self.wrapper.param_groups]
         self.loss = float('nan')
         self._grads: dict[str, Any] = {}
 
@@ -135,6 +158,7 @@ class Side:
 
     def step(self, batch: Any) -> dict[str, Any]:
         """Train on one micro-batch; all that must be equal, as it is until the next step."""
+        self._move()
         logged = self.model.train_step(batch, self.wrapper)
         values = {f'log.{name}': value for name, value in logged.items()}
         self.loss = float(logged['loss'])
@@ -144,6 +168,17 @@ class Side:
         if self.ema is not None:
             values['ema'] = dict(self.ema.shadow)
         return values
+
+    def _move(self) -> None:
+        """Set what a run changes from step to step, as a warm-up and a decay would."""
+        done = self.wrapper.num_steps / self._steps
+        for group, initial in zip(self.wrapper.param_groups, self._initial, strict=True):
+            group['lr'] = initial['lr'] * min(1.0, (self.wrapper.num_steps + 1) / 3) * (1 - done / 2)
+            if 'momentum' in initial:
+                group['momentum'] = initial['momentum'] * (0.9 + 0.1 * done)
+        for module in self.model.modules():
+            if isinstance(weight := getattr(module, 'branch_weight', None), Tensor):
+                weight.fill_(0.8 - 0.7 * done)
 
     def _look(self, run_backward: Callable[..., None], loss: Tensor, **kwargs: Any) -> None:
         run_backward(loss, **kwargs)

@@ -1,6 +1,7 @@
 """Capture: module calls recorded once as graphs and replayed. Needs torch and the standard library only."""
 
 from lucid.capture.accumulation import TABLE, AccumulationTable, Row
+from lucid.capture.compiling import CompiledModules
 from lucid.capture.errors import (
     BackwardError,
     CaptureError,
@@ -12,12 +13,14 @@ from lucid.capture.errors import (
     TargetError,
 )
 from lucid.capture.graph import CudaGraph, CudaMemory, Graph, Memory, cuda_memory, is_recording, quiet
+from lucid.capture.module_region import LossRegion, ModuleRegion
 from lucid.capture.parity import Difference, first_difference, run_lockstep, training_values
 from lucid.capture.policy import Parts, Policy
 from lucid.capture.pool import Pool
 from lucid.capture.recording import Recording
-from lucid.capture.region import ModuleRegion
+from lucid.capture.region import Region
 from lucid.capture.report import Reason, Report, Routes
+from lucid.capture.step_region import StepRegion
 from lucid.capture.tape import Tape, TapeMemory
 
 __all__ = [
@@ -25,6 +28,7 @@ __all__ = [
     'AccumulationTable',
     'BackwardError',
     'CaptureError',
+    'CompiledModules',
     'CudaGraph',
     'CudaMemory',
     'Difference',
@@ -32,6 +36,7 @@ __all__ = [
     'Graph',
     'GuardError',
     'HostReadError',
+    'LossRegion',
     'Memory',
     'ModuleRegion',
     'Parts',
@@ -40,10 +45,12 @@ __all__ = [
     'Reason',
     'Recording',
     'RecordingError',
+    'Region',
     'Report',
     'Routes',
     'Row',
     'SignatureError',
+    'StepRegion',
     'Tape',
     'TapeMemory',
     'TargetError',

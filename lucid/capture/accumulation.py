@@ -14,16 +14,22 @@ class Row(NamedTuple):
     evidence: str
 
 
+_PER_MICRO_STEP = 'tests/capture/test_gradients.py::test_every_micro_step_has_the_gradients_of_eager'
+_STEPS = 'tests/capture/test_step_region.py::test_thirty_steps_with_everything_moving_equal_eager'
 _UNPROVEN = 'eager in the log; no CUDA test proves bitwise gradients at every micro-step yet'
 
 # (task, region). A row says replay only together with the CUDA test that it names. The task None is any model that
 # states no task; the region '*' is any target without a row of its own.
 TABLE: Mapping[tuple[str | None, str], Row] = {
-    ('detect', '*'): Row('replay', 'tests/capture/test_gradients.py::test_every_micro_step_has_the_gradients_of_eager'),
+    ('detect', '*'): Row('replay', _PER_MICRO_STEP),
     ('segment', '*'): Row('eager', _UNPROVEN),
     ('oriented', '*'): Row('eager', _UNPROVEN),
     ('keypoint', '*'): Row('eager', _UNPROVEN),
-    (None, '*'): Row('replay', 'tests/capture/test_gradients.py::test_every_micro_step_has_the_gradients_of_eager'),
+    (None, '*'): Row('replay', _PER_MICRO_STEP),
+    ('detect', 'step'): Row('replay', 'tests/apis/test_parity.py::test_every_kind_of_region_equals_eager'),
+    (None, 'step'): Row(
+        'replay', 'tests/capture/test_step_region.py::test_thirty_steps_with_everything_moving_equal_eager'
+    ),
     (None, 'loss'): Row('replay', 'the loss region owns no parameters'),
 }
 

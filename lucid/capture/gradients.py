@@ -66,7 +66,7 @@ class FlatGradients:
                 likes.append(grad)
                 pieces.append([])
             piece = len(pieces[flat]) if is_vector else -1
-            slots.append(Slot(flat, tuple(grad.shape), _dense_strides(grad), lengths[flat], piece))
+            slots.append(Slot(flat, tuple(grad.shape), dense_strides(grad), lengths[flat], piece))
             step = (VECTOR_ALIGNMENT if is_vector else ALIGNMENT) // grad.element_size()
             padding = -grad.numel() % step
             lengths[flat] += grad.numel() + padding
@@ -118,7 +118,7 @@ def _view(flat: Tensor, slot: Slot) -> Tensor:
     return flat.as_strided(slot.size, slot.stride, slot.offset)
 
 
-def _dense_strides(tensor: Tensor) -> tuple[int, ...]:
+def dense_strides(tensor: Tensor) -> tuple[int, ...]:
     """The tensor's strides if it fills its memory without holes or overlap, else contiguous ones."""
     expected = 1
     for stride, size in sorted((stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):

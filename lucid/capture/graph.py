@@ -36,6 +36,7 @@ class Memory(Protocol):
     """
 
     num_warm_ups: int
+    runs_to_record: bool  # whether a recording computes what it records
 
     def warm_up(self, body: Callable[[], object]) -> None:
         """Run ``body`` once where it will be recorded."""
@@ -97,6 +98,7 @@ class CudaMemory:
     """
 
     num_warm_ups = 3
+    runs_to_record = False
 
     def __init__(self, device: torch.device, *, shared: bool = True) -> None:
         self.device = device

@@ -1,13 +1,20 @@
 """One memory pool, the recordings that share it, and the hold that keeps them out of each other's way."""
 
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from lucid.capture.graph import Memory
 from lucid.capture.ownership import Holder, Ownership
 
 if TYPE_CHECKING:
     from lucid.capture.recording import Recording
+
+
+class Releasable(Protocol):
+    """What holds graph memory."""
+
+    def release(self) -> None:
+        """Give it back."""
 
 
 class Pool:
@@ -21,6 +28,7 @@ class Pool:
         self.memory = memory
         self.ownership = ownership
         self.recordings: list[Recording] = []
+        self.extras: list[Releasable] = []  # serve no call of their own, and go with the pool
         self._pending: weakref.ref[object] | None = None
 
     @property
@@ -66,6 +74,8 @@ class Pool:
         """Release every recording."""
         for recording in list(self.recordings):
             self.remove(recording)
+        while self.extras:
+            self.extras.pop().release()
         self._pending = None
 
     def _holders(self) -> list[Holder]:

@@ -1,6 +1,6 @@
 """One recording: the static buffers and the two graphs of one signature, and the autograd node of a replay."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ class Recording:
         self.num_uses: dict[int, int] = {}  # of each of them in the target, by id
         self.gradients: FlatGradients | None = None
         self.node = ReplayNode()
+        self.call: Callable[..., Any] = module._call_impl
         self._module = module
         self._stand_ins = StandIns(module)
         self._statics = [static_like(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
@@ -62,6 +63,7 @@ class Recording:
             for _ in range(self.pool.memory.num_warm_ups - 1):
                 self.pool.memory.warm_up(self._rehearse)
         self._outside = list(inspector.outside.values())
+        self._check_tied()
 
     def record(self) -> None:
         """Record both graphs."""
@@ -149,7 +151,7 @@ class Recording:
 
     def _run(self) -> Any:
         args, kwargs = unflatten(self._statics, self.signature.structure)
-        return self._module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return self.call(*args, **kwargs)
 
     def _rehearse(self) -> None:
         outputs = self._keep(self._run())
@@ -191,6 +193,17 @@ class Recording:
         position = {id(tensor): i for i, tensor in enumerate(wanted)}
         self._reach = [frozenset(position[key] for key in leaves_of([outputs[i]])) for i in self._differentiable]
         return wanted if self._differentiable else []
+
+    def _check_tied(self) -> None:
+        """Refuse a sum that eager takes in another order: a replay adds the uses inside first, then those outside."""
+        for name, parameter in self._module.named_parameters():
+            uses = self.num_uses.get(id(parameter), 0)
+            if uses > 1 and id(parameter) in self.node.outside:
+                raise RecordingError(
+                    f'the parameter {name} is used {uses} times in the target and by a module outside it, and its '
+                    'gradient would be summed in another order',
+                    'capture a target that holds all of its users, or none',
+                )
 
     def _check_leaf(self, leaf: Tensor, num_uses: int, inputs: Sequence[Tensor]) -> None:
         is_parameter = self._stand_ins.is_stand_in(leaf)

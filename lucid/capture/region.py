@@ -1,54 +1,78 @@
-"""A module region: routes the calls of one module of a model to recordings, or to eager with a reason."""
+"""What all regions share: which recording serves a call, or why none does."""
 
 import logging
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from lucid.capture.accumulation import AccumulationTable
-from lucid.capture.capturing import capture
+from lucid.capture.capturing import capturing, make
 from lucid.capture.errors import CaptureError, GuardError, SignatureError, TargetError
 from lucid.capture.graph import is_recording
 from lucid.capture.guards import Guards
 from lucid.capture.operators import tensors_in
 from lucid.capture.policy import Parts, Policy
 from lucid.capture.pool import Pool
-from lucid.capture.recording import Recording
 from lucid.capture.report import Reason, Routes
 from lucid.capture.signature import Signature, flatten, signature_of
-from lucid.capture.target import find, held_outside
+from lucid.capture.target import find
 
 logger = logging.getLogger(__name__)
 
-# nn.Module's own route for module.compile(): not in state_dict, dropped by pickle and deepcopy, `forward` untouched.
-SLOT = '_compiled_call_impl'
 # A guard that fails after each recording's first call would spend the run on capturing.
 MAX_FRUITLESS = 3
 
 
-class ModuleRegion:
-    """One module of a model, captured.
+class Served(NamedTuple):
+    """A call that a recording serves."""
 
-    ``target`` is the module's path in the model, such as ``'network'`` or ``'network.head'``; ``''`` is the model
-    itself. Between ``activate`` and ``release`` the calls of the module, made as ``module(...)``, are replayed in
-    training with gradients on, and run as they are otherwise. ``micro_batches`` is the number of micro-batches of the
-    current window; whoever drives the training sets it.
+    recording: Any
+    leaves: list[Any]
+
+
+class Region(ABC):
+    """A part of a model, captured: what its calls have in common, whatever they record.
+
+    Between ``activate`` and ``release`` calls in training with gradients on are replayed, all others run as they are.
+    ``micro_batches`` is the number of micro-batches of the current window; whoever drives the training sets it.
+    ``compile`` runs training calls through torch.compile, replayed or not.
+    Subclasses take the calls (``_attach``, ``_detach``) and make the recordings (``_record``).
     """
 
-    def __init__(self, target: str, *, task: str | None = None) -> None:
+    def __init__(self, target: str, *, name: str, task: str | None = None, compile: bool = False) -> None:
         self.target = target
         self.task = task
-        self.routes = Routes(target or 'model')
+        self.compile = compile
+        self.name = name
+        self.routes = Routes(name)
         self.micro_batches = 1
         self._module: nn.Module | None = None
 
     @property
+    @abstractmethod
     def active(self) -> bool:
-        """Whether calls of the target come here; False also after another party took the routing slot."""
-        return self._module is not None and vars(self._module).get(SLOT) is self._slot
+        """Whether calls come here."""
+
+    @abstractmethod
+    def compiled_paths(self, model: nn.Module) -> Sequence[str]:
+        """Paths of the modules that the region compiles; none without ``compile``."""
+
+    @abstractmethod
+    def _attach(self, model: nn.Module, module: nn.Module) -> None:
+        """Take the calls; TargetError if another party has them."""
+
+    @abstractmethod
+    def _detach(self, module: nn.Module) -> None:
+        """Give the calls back, if they still come here."""
+
+    @abstractmethod
+    def _record(self, module: nn.Module, leaves: list[Any], signature: Signature, pool: Pool) -> Any:
+        """A recording that is not in the pool yet."""
 
     def activate(
         self,
@@ -58,21 +82,16 @@ class ModuleRegion:
         accumulation: AccumulationTable | None = None,
         parts: Parts | None = None,
     ) -> None:
-        """Route the target's calls here. Nothing is recorded before the first training call.
+        """Take the target's calls. Nothing is recorded before the first training call.
 
-        Raises TargetError if the model has no such module, or it is compiled or captured already.
+        Raises TargetError if the model has no such target, or it is compiled or captured already.
         """
         if self._module is not None:
-            raise TargetError(f'the region {self.routes.name} is active', 'release it first')
+            raise TargetError(f'the region {self.name} is active', 'release it first')
         module = find(model, self.target)
-        if vars(module).get(SLOT) is not None:
-            raise TargetError(
-                f'{self.routes.name} is compiled with module.compile(), or captured already',
-                'remove the compile() call, or `compile` from the config, or capture without it',
-            )
         self._policy = policy or Policy()
         self._parts = parts or Parts()
-        self._eager_windows = (accumulation or AccumulationTable()).row(self.task, self.routes.name).route == 'eager'
+        self._eager_windows = (accumulation or AccumulationTable()).row(self.task, self.name).route == 'eager'
         self._pool: Pool | None = None
         self._device = torch.device('cpu')
         self._on_cuda = False
@@ -82,21 +101,16 @@ class ModuleRegion:
         self._stale = ''
         self._num_fruitless = self._num_moves = 0
         self._candidate: Signature | None = None
-        self.routes = Routes(self.target or 'model')
-        self._outside = held_outside(model, self.target)
+        self.routes = Routes(self.name)
+        self._attach(model, module)
         self._module = module
-        self._slot = self._call
-        setattr(module, SLOT, self._slot)
 
     def release(self) -> None:
-        """Free the recordings and leave the module as if it had never been captured; a second call does nothing."""
+        """Free the recordings and leave the model as if it had never been captured; a second call does nothing."""
         module, self._module = self._module, None
         if module is None:
             return
-        if vars(module).get(SLOT) is self._slot:
-            delattr(module, SLOT)
-        else:
-            self.routes.slot_taken = True
+        self._detach(module)
         if self._pool is not None:
             self._pool.release()
         self._pool = self._guards = None
@@ -105,39 +119,41 @@ class ModuleRegion:
         """Retire every recording before the next call: something that no guard sees has changed."""
         self._stale = reason
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        module = self._module
-        assert module is not None
+    def _serve(self, module: nn.Module, args: Any, kwargs: Any) -> Served | tuple[Reason, str]:
+        """The recording for a call, made now if the policies say so; or why the call runs eager."""
         if reason := self._plain_reason(module):
-            return self._eager(module, args, kwargs, reason)
+            return reason, ''
         pool = self._open(module, args, kwargs)
         if pool is not None and pool.held:
-            return self._eager(module, args, kwargs, Reason.HOLD)
+            return Reason.HOLD, ''
         if pool is not None:
             if blocked := self._blocked(module):
-                return self._eager(module, args, kwargs, *blocked)
+                return blocked
             pool = self._open(module, args, kwargs)  # a retirement closes it, and the target may have moved
         if pool is None:
-            return self._eager(module, args, kwargs, Reason.NO_CUDA)
+            return Reason.NO_CUDA, ''
         leaves, structure = flatten(args, kwargs)
         try:
             signature = signature_of(leaves, structure, self._device)
         except SignatureError as error:
-            return self._eager(module, args, kwargs, Reason.INPUT, error.what)
+            return Reason.INPUT, error.what
         recording = next((r for r in pool.recordings if r.signature == signature), None)
         if recording is None:
             if refused := self._refused(pool, signature):
-                return self._eager(module, args, kwargs, *refused)
+                return refused
             try:
                 recording = self._capture(module, leaves, signature, pool)
             except CaptureError as error:
                 if self._policy.on_error == 'raise':
                     raise
                 self._failed.append((signature, error.what))
-                return self._eager(module, args, kwargs, Reason.FAILED, error.what)
+                return Reason.FAILED, error.what
         self._candidate = None
         self.routes.replays += 1
-        return recording.replay(leaves)
+        return Served(recording, leaves)
+
+    def _make_guards(self, module: nn.Module) -> Guards:
+        return self._parts.guards(module)
 
     def _plain_reason(self, module: nn.Module) -> Reason | None:
         """Why this call cannot be a training call of the region, whatever has been recorded."""
@@ -163,10 +179,10 @@ class ModuleRegion:
             if self._stopped:
                 return Reason.CHANGED, self._stopped
         if self._guards is None:
-            self._guards = self._parts.guards(module)
+            self._guards = self._make_guards(module)
         hook = self._guards.hooked()
         if hook and self._policy.on_change == 'raise':
-            raise GuardError(f'{self.routes.name}: {hook} would not run in a replay', "remove it, or on_change='eager'")
+            raise GuardError(f'{self.name}: {hook} would not run in a replay', "remove it, or on_change='eager'")
         return (Reason.HOOK, hook) if hook else None
 
     def _retire(self, change: str) -> None:
@@ -180,11 +196,9 @@ class ModuleRegion:
         self._num_fruitless = self._num_fruitless + 1 if fruitless else 0
         pool.release()
         self.routes.retired[change] += 1
-        logger.info('%s: recordings retired: %s', self.routes.name, change)
+        logger.info('%s: recordings retired: %s', self.name, change)
         if self._policy.on_change == 'raise':
-            raise GuardError(
-                f'{self.routes.name}: {change} after capture', "set on_change='recapture', or do not change it"
-            )
+            raise GuardError(f'{self.name}: {change} after capture', "set on_change='recapture', or do not change it")
         if self._policy.on_change == 'eager':
             self._stopped = change
         elif self._num_fruitless >= MAX_FRUITLESS:
@@ -210,7 +224,7 @@ class ModuleRegion:
             return None
         if self._policy.on_new_signature == 'raise':
             raise SignatureError(
-                f'{self.routes.name} was called with {signature.describe()}, which has no recording',
+                f'{self.name} was called with {signature.describe()}, which has no recording',
                 "drop the partial batch, or set on_new_signature='eager' or 'capture'",
             )
         if self._policy.on_new_signature == 'capture':
@@ -227,26 +241,19 @@ class ModuleRegion:
         self._candidate = signature
         return Reason.NEW_SIGNATURE, signature.describe()
 
-    def _capture(self, module: nn.Module, leaves: list[Any], signature: Signature, pool: Pool) -> Recording:
+    def _capture(self, module: nn.Module, leaves: list[Any], signature: Signature, pool: Pool) -> Any:
         started = time.perf_counter()
-        recording = capture(
-            module,
-            leaves,
-            signature,
-            pool,
-            name=self.routes.name,
-            parts=self._parts,
-            device=self._device,
-            outside=self._outside,
-        )
+        with capturing(module, signature, name=self.name, parts=self._parts, device=self._device) as check:
+            recording = self._record(module, leaves, signature, pool)
+            make(recording, check)
+        pool.add(recording)
         self.routes.captures += 1
         self.routes.capture_seconds += time.perf_counter() - started
         self.routes.num_bytes = pool.memory.num_bytes()
-        logger.info('%s: captured %s', self.routes.name, signature.describe())
+        logger.info('%s: captured %s', self.name, signature.describe())
         return recording
 
-    def _eager(self, module: nn.Module, args: Any, kwargs: Any, reason: Reason, detail: str = '') -> Any:
+    def _count_eager(self, reason: Reason, detail: str) -> None:
         if self.routes.count_eager(reason, detail):
             level = logging.INFO if reason.expected else logging.WARNING
-            logger.log(level, '%s runs eager: %s%s', self.routes.name, reason.text, f' ({detail})' if detail else '')
-        return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+            logger.log(level, '%s runs eager: %s%s', self.name, reason.text, f' ({detail})' if detail else '')

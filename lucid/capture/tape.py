@@ -32,6 +32,7 @@ class TapeMemory:
     """Memory of tapes; ``shared=False`` models separate pools for forwards and backwards."""
 
     num_warm_ups = 1
+    runs_to_record = True
 
     def __init__(self, *, shared: bool = True) -> None:
         self.shared = shared

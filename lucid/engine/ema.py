@@ -62,17 +62,24 @@ class ExponentialMovingAverage:
         self._take.fill_(1 - keep)
 
     @torch.no_grad()
-    def update(self) -> None:
+    def update(self, failed: Tensor | None = None) -> None:
         """Average the live values in, on the device only.
+
+        Args:
+            failed: 0-d bool; where it holds, the averages keep their values, if the live ones are finite, which they
+                are as soon as others have undone theirs. The update was counted all the same.
 
         Raises:
             RuntimeError: The averages are swapped in.
         """
         if self.swapped:
             raise RuntimeError('EMA: the model holds the averages; swap them out before training goes on')
+        keep, take = self._keep, self._take
+        if failed is not None:
+            keep, take = keep.masked_fill(failed, 1.0), take.masked_fill(failed, 0.0)
         for shadow, live in self._pairs(without=self._frozen):
-            torch._foreach_mul_(shadow, self._keep.to(shadow[0].dtype))
-            torch._foreach_add_(shadow, torch._foreach_mul(live, self._take.to(shadow[0].dtype)))
+            torch._foreach_mul_(shadow, keep.to(shadow[0].dtype))
+            torch._foreach_add_(shadow, torch._foreach_mul(live, take.to(shadow[0].dtype)))
 
     @torch.no_grad()
     def swap(self) -> None:

@@ -42,11 +42,12 @@ def test_every_variant_takes_its_turns_in_whole_windows(
 
     monkeypatch.setattr(YOLODetector, 'train_step', counted)
     monkeypatch.setattr(module, '_gpu', lambda run, accumulate: GpuTime(1.0, 1))
-    found = benchmark(config, accumulate=(1, 2), precision='fp32', rounds=2, micro_batches=3, device=place)
+    sizes = {'precision': 'fp32', 'rounds': 2, 'micro_batches': 3, 'device': place}
+    found = benchmark(config, regions=['network'], adopt=True, accumulate=(1, 2), **sizes)
     assert [(t.variant, t.accumulate, len(t.rounds)) for t in found.steps] == [
-        (variant, number, 2) for number in (1, 2) for variant in ('eager', 'captured', 'adopted')
+        (variant, number, 2) for number in (1, 2) for variant in ('eager', 'network', 'network, adopted')
     ]
-    assert [(t.variant, len(t.rounds)) for t in found.parts] == [('eager', 2), ('captured', 2), ('adopted', 2)]
+    assert [(t.variant, len(t.rounds)) for t in found.parts] == [('eager', 2), ('network', 2), ('network, adopted', 2)]
     assert all(0 < time < 60_000 for t in (*found.steps, *found.parts) for time in t.rounds)
     # Windows of one: 1 + 3 first, 3 in each of 2 rounds; of two: 1 + 3 and 2 windows in each round, each twice.
     assert steps.count((2, False)) == 16
@@ -58,12 +59,14 @@ def test_every_variant_takes_its_turns_in_whole_windows(
 def test_a_variant_that_did_not_replay_is_no_measurement(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ModuleRegion, '_blocked', lambda self, module: (Reason.HOOK, 'a hook'))
     with pytest.raises(RuntimeError, match='did not do its work'):
-        benchmark(config, accumulate=(1,), precision='fp32', rounds=1, micro_batches=1, device='cpu')
+        benchmark(
+            config, regions=['network'], accumulate=(1,), precision='fp32', rounds=1, micro_batches=1, device='cpu'
+        )
 
 
 def test_a_module_that_is_not_there_is_named(config: Config) -> None:
     with pytest.raises(ConfigError, match='netwrok'):
-        benchmark(config, region='netwrok', device='cpu')
+        benchmark(config, regions=['netwrok'], device='cpu')
 
 
 def test_the_flag_of_cudnn_is_that_of_the_training_and_as_before_afterwards(config: Config) -> None:

@@ -71,9 +71,9 @@ def test_less_does_not(write: Write, changes: dict[str, Any], why: str) -> None:
 
 def test_without_record_or_runs_a_claim_is_unproven(tmp_path: Path) -> None:
     assert status('network', tmp_path) == (False, 'no record')
-    assert status('step', tmp_path) == (False, 'not built yet')
-    with pytest.raises(ValueError, match="'step' has no runs yet"):
-        prove('step', tmp_path)
+    assert status('segment', tmp_path) == (False, 'not built yet')
+    with pytest.raises(ValueError, match="'segment' has no runs yet"):
+        prove('segment', tmp_path)
 
 
 def test_the_table_of_a_document_is_written_and_stands_until_a_record_or_the_code_changes(
@@ -101,6 +101,15 @@ def test_the_table_of_a_document_is_written_and_stands_until_a_record_or_the_cod
 
 def test_the_table_of_the_docs_stands() -> None:
     assert table_stands(ROOT / 'docs' / 'capture.md', ROOT / 'docs' / 'evidence'), 'run tools/prove.py --write'
+
+
+def test_a_claim_whose_calls_are_not_timed_needs_no_time(tmp_path: Path) -> None:
+    for part in CLAIMS['step'].parts():
+        record(tmp_path / 'step.json', part, outcome(part))
+    assert 'host-time' not in CLAIMS['step'].parts()
+    found = status('step', tmp_path)
+    assert found.proven
+    assert found.why.endswith('12 parity runs of at least 50 steps equal')
 
 
 def test_the_runs_of_every_claim_are_there() -> None:
@@ -157,7 +166,8 @@ def test_a_run_leaves_its_result_and_the_code_that_it_imported(tmp_path: Path) -
     torch.set_num_threads(1)
     options = {'data_root': str(tmp_path / 'data'), 'train_dataloader.batch_size': 2}
     config = str(ROOT / 'tests' / 'configs' / 'tiny.py')
-    child('parity', {'config': config, 'precision': 'fp32', 'steps': 1, 'options': options}, str(tmp_path / 'out.json'))
+    arguments = {'config': config, 'region': 'network', 'precision': 'fp32', 'steps': 1, 'options': options}
+    child('parity', arguments, str(tmp_path / 'out.json'))
     found = json.loads((tmp_path / 'out.json').read_text())
     assert found['result']['equal'] is True
     assert [row['accumulate'] for row in found['result']['rows']] == [1, 2]

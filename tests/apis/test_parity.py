@@ -62,6 +62,13 @@ def test_a_captured_network_equals_eager(config: Config, place: str, precision: 
     assert json.loads(json.dumps(parity.to_json()))['equal'] is True
 
 
+@pytest.mark.parametrize('region', ['loss', 'network+loss', 'step'])
+def test_every_kind_of_region_equals_eager(config: Config, place: str, region: str) -> None:
+    parity = check_parity(config, region=region, precision=['bf16'], accumulate=[1, 2], steps=3, device=place)
+    assert parity.equal, parity.rows
+    assert [(row.replays, row.eager_calls) for row in parity.rows] == [(3, 0), (6, 0)]
+
+
 def test_control_gradients_that_nobody_copies_are_found_by_step_and_key(config: Config, place: str) -> None:
     parts = broken(place, ownership=lambda mode: NeverCopy())
     parity = check_parity(config, precision=['fp32'], accumulate=[2], steps=1, device=place, parts=parts)

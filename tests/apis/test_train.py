@@ -13,7 +13,7 @@ from mmengine.config import Config
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from lucid.apis import CheckpointError, Interrupted, train
+from lucid.apis import CheckpointError, ConfigError, Interrupted, train
 from lucid.apis.train import check_resumable
 from lucid.engine import checkpoint as files
 
@@ -290,3 +290,17 @@ def test_a_truncated_checkpoint_is_refused_naming_the_one_before_it(tiny: Make) 
 def test_resuming_without_a_checkpoint_says_where_it_looked(tiny: Make) -> None:
     with pytest.raises(FileNotFoundError, match=r'no checkpoint at .*last\.pth.*correct the path, or train anew'):
         train(tiny(), resume=True)
+
+
+def test_a_second_run_in_the_folder_of_a_first_is_refused_before_it_writes_unless_told(tiny: Make) -> None:
+    cfg = tiny(stop_at=0)
+    stopped(cfg)
+    stopped(cfg)  # control: where no checkpoint was written, there is nothing to lose
+    last = Path(cfg.work_dir, 'last.pth')
+    last.write_bytes(b'an earlier run')
+    before = {path: path.stat().st_mtime_ns for path in Path(cfg.work_dir).rglob('*')}
+    with pytest.raises(ConfigError, match='holds a run already.*--resume.*--work-dir.*--overwrite'):
+        train(cfg)
+    assert {path: path.stat().st_mtime_ns for path in Path(cfg.work_dir).rglob('*')} == before
+    with pytest.raises(Interrupted):
+        train(cfg, overwrite=True)

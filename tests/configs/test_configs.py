@@ -45,7 +45,7 @@ def test_the_names_that_the_docs_promise_are_there() -> None:
 def test_a_leaf_is_short_shallow_and_deletes_nothing(leaf: Path) -> None:
     assert len(leaf.read_text().splitlines()) <= 60
     assert '_delete_' not in leaf.read_text()
-    assert all(not bases(base) for base in bases(leaf)), 'deeper than two files'
+    assert not any(bases(second) for first in bases(leaf) for second in bases(first)), 'deeper than three files'
 
 
 def test_it_has_no_key_that_its_class_does_not_take(leaf: Path) -> None:

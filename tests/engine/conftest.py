@@ -192,10 +192,12 @@ def line_runner(tmp_path: Path) -> Callable[..., Runner]:
         train_cfg: dict[str, Any] | None = None,
         load_from: Path | None = None,
         work_dir: Path | None = None,
+        on_nonfinite: str = 'raise',
+        model: BaseModel | None = None,
     ) -> Runner:
         rows = Rows(length)
         loader = partial(DataLoader, rows, batch_size=2, collate_fn=collate_rows)
-        model = Line()
+        model = model or Line()
         optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
         validation = {
             'val_dataloader': loader(),
@@ -208,7 +210,12 @@ def line_runner(tmp_path: Path) -> Callable[..., Runner]:
             work_dir=str(work_dir or tmp_path),
             train_dataloader=loader(sampler=sampler or EpochSampler(rows, seed=0)),
             train_cfg={'type': 'EpochTrainLoop', 'max_epochs': epochs, **(train_cfg or {})},
-            optim_wrapper=OptimWrapper(optimizer, accumulative_counts=accumulate, clip_grad={'max_norm': 10.0}),
+            optim_wrapper=OptimWrapper(
+                optimizer,
+                accumulative_counts=accumulate,
+                clip_grad={'max_norm': 10.0},
+                on_nonfinite=on_nonfinite,
+            ),
             default_hooks=dict.fromkeys(none),
             custom_hooks=list(hooks),
             load_from=None if load_from is None else str(load_from),

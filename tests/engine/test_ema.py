@@ -177,3 +177,18 @@ def test_what_the_model_keeps_as_it_is_is_its_own_average_exactly() -> None:
     assert not torch.equal(ema.shadow['1.running_mean'], model.state_dict()['1.running_mean']), 'the control'
     ema.swap()
     assert (model.get_parameter('0.weight') == torch.tensor(0.3)).all()
+
+
+def test_an_update_that_failed_is_counted_and_leaves_the_averages_as_they_are() -> None:
+    model = torch.nn.BatchNorm1d(3)
+    ema = ExponentialMovingAverage(model)
+    before = {name: tensor.clone() for name, tensor in ema.shadow.items()}
+    with torch.no_grad():
+        model.weight.fill_(3.0)
+    ema.refresh()
+    ema.update(torch.tensor(True))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in ema.shadow.items())
+    assert ema.num_updates == 1
+    ema.refresh()
+    ema.update(torch.tensor(False))
+    assert not torch.equal(ema.shadow['weight'], before['weight'])  # control

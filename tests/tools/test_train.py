@@ -82,6 +82,20 @@ def test_a_mistake_is_one_message_without_a_trace(
     assert 'Traceback' not in shown
 
 
+def test_a_run_that_is_there_is_replaced_by_that_word_alone(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    last = tmp_path / 'run' / 'last.pth'
+    last.parent.mkdir()
+    last.write_bytes(b'an earlier run')
+    flags = ['train_cfg.max_epochs=1', 'default_hooks.pictures=None']
+    assert call(monkeypatch, *arguments, *flags) == 2
+    assert 'replace it with --overwrite' in capsys.readouterr().err
+    assert last.read_bytes() == b'an earlier run'
+    assert call(monkeypatch, *arguments, *flags, '--overwrite') == 0
+    assert files.load(last)['meta']['epoch'] == 1
+
+
 def test_help_shows_examples(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit, match='0'):
         call(monkeypatch, '--help')

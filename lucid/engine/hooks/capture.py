@@ -15,12 +15,13 @@ from torch import nn
 from lucid.capture import (
     AccumulationTable,
     CaptureError,
-    ModuleRegion,
     Parts,
     Policy,
     Reason,
+    Region,
     Report,
     Routes,
+    StepRegion,
     TargetError,
 )
 from lucid.engine.windows import window_size
@@ -65,7 +66,7 @@ class CaptureHook(Hook):
     def __init__(
         self,
         *,
-        regions: Sequence[Mapping[str, Any] | ModuleRegion],
+        regions: Sequence[Mapping[str, Any] | Region],
         on_new_signature: Literal['eager', 'capture', 'raise'] = 'eager',
         on_change: Literal['recapture', 'eager', 'raise'] = 'recapture',
         on_error: Literal['raise', 'eager'] = 'raise',
@@ -88,9 +89,8 @@ class CaptureHook(Hook):
         )
         self.accumulation = AccumulationTable(accumulation)
         self.strict = strict
-        self.regions: list[ModuleRegion] = [
-            region if isinstance(region, ModuleRegion) else REGIONS.build({'_scope_': SCOPE, **region})
-            for region in regions
+        self.regions: list[Region] = [
+            region if isinstance(region, Region) else REGIONS.build({'_scope_': SCOPE, **region}) for region in regions
         ]
         self.report = Report()
         self._num_reasons = 0  # of eager calls, when `strict` looked last
@@ -112,6 +112,8 @@ class CaptureHook(Hook):
             )
         self.release()
         try:
+            if steps := [region for region in self.regions if isinstance(region, StepRegion)]:
+                self._check_step(runner, steps[0])
             for region in self.regions:
                 region.activate(_unwrapped(runner.model))
         except TargetError as error:
@@ -119,6 +121,17 @@ class CaptureHook(Hook):
         finally:
             for region in self.regions:
                 region.release()
+
+    def _check_step(self, runner: Runner, region: StepRegion) -> None:
+        if len(self.regions) > 1:
+            raise TargetError('StepRegion holds the whole step', 'remove the other regions')
+        if is_model_wrapper(runner.model):
+            raise TargetError(
+                'StepRegion would not average gradients over processes',
+                "train on one card, or capture modules: dict(type='ModuleRegion', target='network')",
+            )
+        if not isinstance(runner.optim_wrapper, dict):  # not built yet
+            region.check_wrapper(runner.optim_wrapper)
 
     def before_run(self, runner: Runner) -> None:
         """Check, under runners that nobody checked."""
@@ -223,7 +236,7 @@ class _Forward(logging.Handler):
         self._target.handle(record)
 
 
-def _release(regions: Sequence[ModuleRegion], forward: logging.Handler) -> None:
+def _release(regions: Sequence[Region], forward: logging.Handler) -> None:
     for region in regions:
         region.release()
     logger.removeHandler(forward)

@@ -25,7 +25,8 @@ class CheckpointHook(Hook):
     Each is written whole or not at all. ``last`` is written at epoch ends before validation, again after it with the
     best score, optionally every so many optimizer steps, and when a stop is requested; always at a window's end, so
     that an interrupt inside a window resumes at the last end. ``state_dict`` holds the trained weights; EMAHook adds
-    its average. The other hooks take part through ``before_save_checkpoint`` and ``after_load_checkpoint``.
+    its average. The other hooks take part through ``before_save_checkpoint`` and ``after_load_checkpoint``, and may
+    prevent a checkpoint by raising in ``check_faults(runner)``, which is called first.
 
     Args:
         interval: Epochs between two; the last epoch is always written.
@@ -184,6 +185,7 @@ class CheckpointHook(Hook):
             iteration: Iterations done.
             pending: The epoch's validation is still to come.
         """
+        runner.call_hook('check_faults')
         synchronise(runner)
         before, self._last = self._last, (epoch, iteration)
         if runner.rank != 0:

@@ -1,33 +1,38 @@
 """What a logging iteration shows, kept on the device until then."""
 
-import math
 import time
-from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from mmengine.hooks import LoggerHook, RuntimeInfoHook
 from mmengine.runner import Runner
 from torch import Tensor
 
+from lucid.engine.fault_report import REMEDY, Iteration, describe, joined, split_windows
+from lucid.engine.optim_wrappers.faults import Faults
 from lucid.registry import HOOKS
+
+SHOWN = 5  # windows that a warning describes
 
 
 class NonFiniteLossError(FloatingPointError):
-    """A loss is not finite; the message names the iteration, its images and the remedy."""
+    """A loss or its gradients are not finite; the message names iterations, images and the remedy."""
 
 
 class _Row(NamedTuple):
     """The log variables of one iteration.
 
     names:    of the values, in their order
-    values_K: float, on the device, owned by this row
+    values_K: float, on the device, owned by this row; after them, if the wrapper judges windows, its last verdict
+    ended:    a window ended here, so that the verdict is on this one
     iter:     counted from 0 over the whole run
     files:    the images of the batch
     """
 
     names: tuple[str, ...]
     values_K: Tensor
+    ended: bool
     iter: int
     files: list[str]
 
@@ -42,23 +47,25 @@ class DeferredInfoHook(RuntimeInfoHook):
     iteration (``time``, of which ``data_time`` waiting for data), images per second of this process (``img_s``) and
     ``eta``. Logging iterations are every ``interval``-th of an epoch and its last.
 
+    ``optim_wrapper.on_nonfinite`` says what a window that fails leads to, on the logging iteration at or after its end:
+    with ``'raise'`` an error, with ``'skip'`` a warning, after which the means are of the other windows. Both name the
+    images: those of the micro-batches whose loss is not finite, or of all in the window if only gradients are not. With
+    ``'ignore'`` a loss that is not finite is warned of; with a wrapper of mmengine's it is an error. With ``'raise'``
+    no checkpoint is written after a fault: ``check_faults`` is called before each.
+
     Args:
         interval: Iterations of an epoch between two logging iterations; None takes that of the logger hook.
-        on_nonfinite: What to do about a loss that is not finite, found at a logging iteration.
 
     Raises:
-        ValueError: An unknown ``on_nonfinite``.
-        NonFiniteLossError: At a logging iteration, if ``on_nonfinite`` is ``'raise'``.
+        NonFiniteLossError: As above.
     """
 
     priority = 'VERY_HIGH'  # the logger, which runs later in the same iteration, reads what this hook writes
 
-    def __init__(self, *, interval: int | None = None, on_nonfinite: Literal['raise', 'warn'] = 'raise') -> None:
+    def __init__(self, *, interval: int | None = None) -> None:
         super().__init__()
-        if on_nonfinite not in ('raise', 'warn'):
-            raise ValueError(f"DeferredInfoHook.on_nonfinite is {on_nonfinite!r}; use 'raise' or 'warn'")
         self.interval = interval
-        self.on_nonfinite = on_nonfinite
+        self._open: list[Iteration] = []  # of the window that had not ended at the last logging iteration
         self._rows: list[_Row] = []
         self._images = 0
         self._waited = 0.0
@@ -77,6 +84,7 @@ class DeferredInfoHook(RuntimeInfoHook):
         """Forget what an earlier run left."""
         super().before_train(runner)
         self._rows.clear()
+        self._open.clear()
         self._spent, self._logged = 0.0, 0
 
     def before_train_epoch(self, runner: Runner) -> None:
@@ -102,7 +110,10 @@ class DeferredInfoHook(RuntimeInfoHook):
             self.flush(runner)  # a term that switches on or off starts a new mean
         self._images += len(files)
         if outputs:
-            self._rows.append(_Row(tuple(outputs), _stack(outputs.values()), runner.iter, files))
+            faults = _faults(runner)
+            values_K = _stack([*outputs.values(), *([] if faults is None else [faults.failed])])
+            ended = getattr(runner.optim_wrapper, 'window_ended', True)
+            self._rows.append(_Row(tuple(outputs), values_K, ended, runner.iter, files))
         assert self.interval is not None
         if self.every_n_inner_iters(batch_idx, self.interval) or self.end_of_epoch(runner.train_dataloader, batch_idx):
             self.flush(runner)
@@ -117,7 +128,12 @@ class DeferredInfoHook(RuntimeInfoHook):
         norm = getattr(runner.optim_wrapper, 'grad_norm', None)
         extra = [] if norm is None else [norm.detach().reshape(1).to(rows[0].values_K)]
         values = torch.cat([*(row.values_K for row in rows), *extra]).cpu()  # the one wait for the device
-        values_RK = values[: len(rows) * len(names)].view(len(rows), len(names)).double()
+        values_RK, iterations = _read(values[: values.numel() - len(extra)], rows)
+        windows, self._open = split_windows([*self._open, *iterations])
+        if _faults(runner) is not None:
+            out = {iteration.iter for window in windows for iteration in window}
+            kept = [i for i, each in enumerate(iterations) if not each.bad and each.iter not in out]
+            values_RK = values_RK[kept] if kept else values_RK
         hub = runner.message_hub
         for name, mean in zip(names, values_RK.mean(0).tolist(), strict=True):
             hub.update_scalar(f'train/{name}', mean)
@@ -128,7 +144,7 @@ class DeferredInfoHook(RuntimeInfoHook):
         if 'momentum' in group:
             hub.update_scalar('train/momentum', float(group['momentum']))
         self._write_speed(runner, len(rows))
-        self._check_finite(runner, rows, values_RK)
+        self._report(runner, windows if _faults(runner) is not None else [[each] for each in iterations if each.bad])
 
     def _write_speed(self, runner: Runner, iterations: int) -> None:
         seconds = time.perf_counter() - self._since
@@ -141,24 +157,58 @@ class DeferredInfoHook(RuntimeInfoHook):
         hub.update_info('eta', self._spent / self._logged * (runner.max_iters - runner.iter - 1))
         self._restart_clock()
 
-    def _check_finite(self, runner: Runner, rows: list[_Row], values_RK: Tensor) -> None:
-        losses_RK = values_RK[:, [i for i, name in enumerate(rows[0].names) if 'loss' in name]]
-        bad = (~losses_RK.isfinite().all(1)).nonzero().flatten().tolist()
-        if not bad:
+    def check_faults(self, runner: Runner) -> None:
+        """Raise ``NonFiniteLossError`` for a fault that no logging iteration has told yet; every process calls it.
+
+        Waits for the device, and changes nothing: neither means nor their number.
+
+        Args:
+            runner: The runner, at a window's end.
+        """
+        if _faults(runner) is None or runner.optim_wrapper.on_nonfinite != 'raise' or not self._rows:
             return
-        row = rows[bad[0]]
-        names = [
-            name for name, value in zip(row.names, values_RK[bad[0]].tolist(), strict=True) if not math.isfinite(value)
-        ]
-        message = (
-            f'{", ".join(names)} not finite in iteration {row.iter + 1} of {runner.max_iters} '
-            f'(epoch {runner.epoch + 1}), images {", ".join(row.files) or "unknown"}. Lower optim_wrapper.optimizer.lr '
-            'or lengthen the warm-up, and check these images and their boxes; --resume goes on from the '
-            'last checkpoint with the changed options'
-        )
-        if self.on_nonfinite == 'raise':
-            raise NonFiniteLossError(message)
-        runner.logger.warning(message)
+        _, iterations = _read(torch.cat([row.values_K for row in self._rows]).cpu(), self._rows)
+        self._report(runner, split_windows([*self._open, *iterations])[0])
+
+    def _report(self, runner: Runner, windows: list[list[Iteration]]) -> None:
+        if not windows:
+            return
+        faults, policy = _faults(runner), getattr(runner.optim_wrapper, 'on_nonfinite', 'raise')
+        windows = windows if faults is None else joined(windows)
+        texts = [describe(window, max_iters=runner.max_iters, epoch=runner.epoch + 1) for window in windows]
+        if policy == 'raise':
+            raise NonFiniteLossError(f'{texts[0]}. {REMEDY}')
+        more = f'; and {len(texts) - SHOWN} more' if len(texts) > SHOWN else ''
+        done = '' if faults is None else f'steps left out: {len(texts)}, in this run {int(faults.count)}: '
+        runner.logger.warning(f'{done}{"; ".join(texts[:SHOWN])}{more}')
+
+
+def _faults(runner: Runner) -> Faults | None:
+    """Who judges windows; None with on_nonfinite='ignore', and with wrappers that are not lucid's."""
+    faults: Faults | None = getattr(runner.optim_wrapper, 'faults', None)
+    return faults
+
+
+def _read(values: Tensor, rows: Sequence[_Row]) -> tuple[Tensor, list[Iteration]]:
+    """Take apart what rows with the same log variables hold.
+
+    Args:
+        values: Of all rows, one after the other, on the host.
+        rows: The rows.
+
+    Returns:
+        The log variables (R, K) as float64, and what they tell of each iteration.
+    """
+    names = rows[0].names
+    values_RK = values.view(len(rows), -1).double()
+    failed = values_RK[:, len(names) :].any(1).tolist()  # at most one column
+    finite_RK = values_RK[:, : len(names)].isfinite().tolist()
+    iterations = []
+    for row, verdict, finite_K in zip(rows, failed, finite_RK, strict=True):
+        bad = tuple(name for name, is_finite in zip(names, finite_K, strict=True) if not is_finite)
+        bad = bad if any('loss' in name for name in bad) else ()
+        iterations.append(Iteration(row.iter, row.files, bad, row.ended, row.ended and verdict))
+    return values_RK[:, : len(names)], iterations
 
 
 def _stack(values: Iterable[Any]) -> Tensor:

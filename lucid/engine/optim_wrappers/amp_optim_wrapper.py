@@ -1,6 +1,6 @@
 """Training in bfloat16 or float16 on any device."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,8 +21,12 @@ class AmpOptimWrapper(OptimWrapper):
 
     Autocast keeps no cache of cast weights: a recording could not see it change. In float16, torch's own
     ``GradScaler`` scales, unscales, finds gradients that are not finite and adapts the scale; the skip is in the
-    optimizer's ``update``, so that no step reads the host. The scale has one address. What follows a step runs after
-    a skipped one too: an average of the weights takes the unchanged weights once more.
+    optimizer's ``update``, so that no step reads the host. The scale has one address.
+
+    While the scale finds its place, float16 skips steps; these are no faults. What follows a step runs after such a
+    one too: an average of the weights takes the unchanged weights once more. A loss that is not finite is a fault, and
+    so are gradients that are not finite although the scale has fallen below 1, which a NaN that only they have leads
+    to after some skipped steps. The scale moves after a fault too.
 
     Args:
         optimizer: One of lucid's.
@@ -33,6 +37,7 @@ class AmpOptimWrapper(OptimWrapper):
         growth_interval: Finite steps in a row.
         accumulative_counts: Micro-batches of a full window.
         clip_grad: See ``OptimWrapper``.
+        on_nonfinite: See ``OptimWrapper``.
 
     Raises:
         ValueError: An option means nothing.
@@ -49,6 +54,7 @@ class AmpOptimWrapper(OptimWrapper):
         growth_interval: int = 2000,
         accumulative_counts: int = 1,
         clip_grad: Mapping[str, Any] | None = None,
+        on_nonfinite: str = 'raise',
     ) -> None:
         if dtype not in DTYPES:
             raise ValueError(
@@ -60,7 +66,9 @@ class AmpOptimWrapper(OptimWrapper):
                 f'{backoff_factor}, growth_interval={growth_interval}; use positive numbers, growth_factor above and '
                 'backoff_factor below 1'
             )
-        super().__init__(optimizer, accumulative_counts=accumulative_counts, clip_grad=clip_grad)
+        super().__init__(
+            optimizer, accumulative_counts=accumulative_counts, clip_grad=clip_grad, on_nonfinite=on_nonfinite
+        )
         self.cast_dtype = DTYPES[dtype]
         self.loss_scaler: GradScaler | None = None
         if self.cast_dtype == torch.float16:
@@ -81,11 +89,10 @@ class AmpOptimWrapper(OptimWrapper):
         with super().optim_context(model), autocast:
             yield
 
-    def run_backward(self, loss: Tensor, **kwargs: Any) -> None:
-        """Add the gradients, times the loss scale, of a loss that ``scale_loss`` returned; device only."""
-        if self.loss_scaler is not None:
-            loss = self.loss_scaler.scale(loss)
-        loss.backward(**kwargs)
+    def amplify(self, loss: Tensor) -> Tensor:
+        """Return what ``run_backward`` differentiates: the loss times float16's loss scale, elsewhere the loss."""
+        loss = super().amplify(loss)  # before the scale, which may make a finite loss infinite
+        return loss if self.loss_scaler is None else self.loss_scaler.scale(loss)
 
     def unscale(self) -> Tensor | None:
         """Undo the loss scale; return a 0-d tensor, non-zero if a gradient is not finite. None without a scale."""
@@ -96,10 +103,36 @@ class AmpOptimWrapper(OptimWrapper):
         per_device: dict[Any, Tensor] = self.loss_scaler._found_inf_per_device(self.optimizer)
         return per_device[self.device]
 
+    def fault(self, found_inf: Tensor | None, size: Tensor | None) -> Tensor | None:
+        """Say whether the gradients make a window fail; in float16 only if they overflow with a scale below 1.
+
+        Args:
+            found_inf: What ``unscale`` returned.
+            size: A norm of all gradients before clipping, 0-d; None if there are none, or ``found_inf`` is there.
+
+        Returns:
+            0-d bool, or None if there are no gradients.
+        """
+        if self.loss_scaler is None or found_inf is None:
+            return super().fault(found_inf, size)
+        scale = self.loss_scaler._get_scale_async()
+        assert scale is not None, 'made in __init__'
+        return (found_inf != 0).logical_and(scale < 1)
+
     def update_scale(self) -> None:
         """Adapt the loss scale to what ``unscale`` found."""
         if self.loss_scaler is not None:
             self.loss_scaler.update()
+
+    def baked(self) -> tuple[Hashable, ...]:
+        """Return the Python values that a recording keeps: the precision and how the loss scale moves are too."""
+        scaler = self.loss_scaler
+        moves = (
+            None
+            if scaler is None
+            else (scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval())
+        )
+        return (*super().baked(), self.cast_dtype, moves)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state, ``num_steps`` and, in float16, ``loss_scaler`` as numbers; waits for them."""

@@ -1,6 +1,6 @@
 """From a loss to an optimizer step: accumulation windows, clipping, and what follows a step."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -8,10 +8,11 @@ from mmengine.optim import OptimWrapper as BaseOptimWrapper
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lucid.engine.optim_wrappers.faults import POLICIES, Faults, largest, not_finite
+from lucid.engine.optim_wrappers.options import check_clip, other_optimizer
 from lucid.engine.optimizers import DeviceOptimizer
+from lucid.engine.optimizers.device_optimizer import gradients
 from lucid.registry import OPTIM_WRAPPERS
-
-_CLIP_KEYS = {'norm': {'max_norm', 'norm_type'}, 'value': {'clip_value'}}
 
 
 class PostStep(Protocol):
@@ -20,8 +21,8 @@ class PostStep(Protocol):
     def refresh(self) -> None:
         """Fill device scalars on the host; called exactly once per optimizer step, before it."""
 
-    def update(self) -> None:
-        """Device arithmetic only."""
+    def update(self, failed: Tensor | None = None) -> None:
+        """Device arithmetic only, of which nothing lasts where ``failed``, a 0-d bool, holds."""
 
 
 @OPTIM_WRAPPERS.register_module()
@@ -44,23 +45,40 @@ class OptimWrapper(BaseOptimWrapper):
     fp16 skipped included. ``grad_norm`` is the norm before clipping, a 0-d device tensor with one address, None
     without ``clip_grad=dict(max_norm=...)``; reading it waits for the device.
 
+    A window whose loss, gradients or gradient norm are not finite fails. Unless ``on_nonfinite`` is ``'ignore'``,
+    nothing of it lasts: ``apply`` leaves parameters, optimizer state, the model's persistent buffers and what follows
+    a step with the values that they had before the window. ``faults`` has the verdict, on the device, and
+    ``DeferredInfoHook`` reports it. What the host counts goes on: ``num_steps``, the schedule, the number of averages.
+    Finite windows are computed as without the check. ``'raise'`` and ``'skip'`` differ in the report alone: a run that
+    is about to fail trains on until the next logging iteration, and what it holds by then must be sound. Buffers are
+    those of the model that ``initialize_count_status``, which a runner calls, or ``faults.watch`` has named.
+
     Args:
         optimizer: One of lucid's.
         accumulative_counts: Micro-batches of a full window.
         clip_grad: ``dict(max_norm=10.0)``, with ``norm_type`` at will, or ``dict(type='value', clip_value=...)``.
+        on_nonfinite: What a window that fails leads to: 'raise' an error, 'skip' with a warning, or 'ignore': no check,
+            and the values are taken as they come.
 
     Raises:
         ValueError: The optimizer is not lucid's, or an option means nothing.
     """
 
     def __init__(
-        self, optimizer: Optimizer, *, accumulative_counts: int = 1, clip_grad: Mapping[str, Any] | None = None
+        self,
+        optimizer: Optimizer,
+        *,
+        accumulative_counts: int = 1,
+        clip_grad: Mapping[str, Any] | None = None,
+        on_nonfinite: str = 'raise',
     ) -> None:
         if not isinstance(optimizer, DeviceOptimizer):
-            raise ValueError(_other_optimizer(optimizer))
+            raise ValueError(other_optimizer(optimizer))
         if not isinstance(accumulative_counts, int) or accumulative_counts < 1:
             raise ValueError(f'accumulative_counts={accumulative_counts!r}; give a whole number from 1')
-        _check_clip(clip_grad)
+        if on_nonfinite not in POLICIES:
+            raise ValueError(f'optim_wrapper.on_nonfinite={on_nonfinite!r}; choose one of {", ".join(POLICIES)}')
+        check_clip(clip_grad)
         super().__init__(optimizer, accumulative_counts, None if clip_grad is None else dict(clip_grad))
         first = optimizer.param_groups[0]['params'][0]
         self.device: torch.device = first.device
@@ -69,6 +87,8 @@ class OptimWrapper(BaseOptimWrapper):
         if clip_grad is not None and self.grad_name == 'grad_norm':
             dtype = torch.promote_types(first.dtype, torch.float32)
             self.grad_norm = torch.zeros((), dtype=dtype, device=self.device)
+        self.on_nonfinite = on_nonfinite
+        self.faults = None if on_nonfinite == 'ignore' else Faults(self.device)
         self.window_ended = False
         self.num_steps = 0
         self._post_steps: list[PostStep] = []
@@ -102,17 +122,21 @@ class OptimWrapper(BaseOptimWrapper):
         self._max_counts = num_batches
         self._remainder_counts = num_batches % self._accumulative_counts
         self._start_window()
+        if self.faults is not None:
+            self.faults.restart()
 
     def initialize_count_status(self, model: nn.Module, init_counts: int, max_counts: int) -> None:
         """Say, as mmengine does, where the run is; ``start_epoch`` overrides it.
 
         Args:
-            model: The model, to warn about BatchNorm.
+            model: The model, to warn about BatchNorm, and whose buffers a window that fails leaves as they were.
             init_counts: Micro-batches done.
             max_counts: Micro-batches of the run.
         """
         super().initialize_count_status(model, init_counts, max_counts)
         self._start_window()
+        if self.faults is not None:
+            self.faults.watch(model)
 
     @property
     def window_size(self) -> int:
@@ -165,19 +189,36 @@ class OptimWrapper(BaseOptimWrapper):
         """Return the loss over its window's number of micro-batches."""
         return loss / self.loss_factor
 
+    def amplify(self, loss: Tensor) -> Tensor:
+        """Return what ``run_backward`` differentiates: the loss times float16's loss scale, elsewhere the loss.
+
+        Once per micro-batch, because it takes note of a loss that is not finite; device only.
+        """
+        if self.faults is not None:
+            self.faults.note(loss)
+        return loss
+
     def run_backward(self, loss: Tensor, **kwargs: Any) -> None:
-        """Add the gradients of a loss that ``scale_loss`` returned; device only."""
-        loss.backward(**kwargs)
+        """Add the gradients, times the loss scale, of a loss that ``scale_loss`` returned; device only."""
+        self.amplify(loss).backward(**kwargs)
 
     def backward(self, loss: Tensor, **kwargs: Any) -> None:
         """Add the gradients of a loss that ``scale_loss`` returned, and count it."""
         self.run_backward(loss, **kwargs)
         self.advance()
 
-    def step(self, **zero_kwargs: Any) -> None:
-        """Make an optimizer step from the gradients that are there, and clear them."""
+    def step(self, *, apply: Callable[[], None] | None = None, **zero_kwargs: Any) -> None:
+        """Make an optimizer step from the gradients that are there, and clear them.
+
+        Args:
+            apply: Does what ``apply`` does, such as a recording of it.
+            **zero_kwargs: For ``zero_grad``, where ``apply`` is not given.
+        """
         self.refresh()
-        self.apply(**zero_kwargs)
+        if apply is None:
+            self.apply(**zero_kwargs)
+        else:
+            apply()
 
     def refresh(self) -> None:
         """Fill the device scalars of the optimizer and of what follows it; once per step, before ``apply``."""
@@ -188,28 +229,59 @@ class OptimWrapper(BaseOptimWrapper):
     def apply(self, **zero_kwargs: Any) -> None:
         """Clip, update, run what follows a step, and clear the gradients, on the device only."""
         found_inf = self.unscale()
-        if self.clip_grad_kwargs:
-            self._clip_grad()
-        self.optimizer.update(found_inf)
+        size = self._clip_grad(measure=self.faults is not None and found_inf is None)
+        failed = None if self.faults is None else self.faults.judge(self.fault(found_inf, size))
+        self.optimizer.update(failed if found_inf is None or failed is None else failed.logical_or(found_inf))
         self.update_scale()
+        if self.faults is not None:
+            self.faults.restore()
         for post_step in self._post_steps:
-            post_step.update()
+            post_step.update(failed)
         self.zero_grad(**zero_kwargs)
 
     def unscale(self) -> Tensor | None:
         """Undo the loss scale; return a 0-d tensor, non-zero if a gradient is not finite. None without a scale."""
         return None
 
+    def fault(self, found_inf: Tensor | None, size: Tensor | None) -> Tensor | None:
+        """Say whether the gradients make a window fail.
+
+        Args:
+            found_inf: What ``unscale`` returned.
+            size: A norm of all gradients before clipping, 0-d; None if there are none, or ``found_inf`` is there.
+
+        Returns:
+            0-d bool, or None if there are no gradients.
+        """
+        return None if size is None else not_finite(size)
+
     def update_scale(self) -> None:
         """Adapt the loss scale to what ``unscale`` found."""
 
-    def _clip_grad(self) -> None:
+    def _clip_grad(self, *, measure: bool) -> Tensor | None:
+        """Clip, and return the size of the gradients before it: their norm if that is taken, else their largest."""
         params = [p for group in self.optimizer.param_groups for p in group['params'] if p.grad is not None]
         if not params:
-            return
-        norm = self.clip_func(params, **self.clip_grad_kwargs)
-        if self.grad_norm is not None:
-            self.grad_norm.copy_(norm)  # not float(norm), as in mmengine: that waits for the device
+            return None
+        # Before clipping by value, which makes an infinite gradient finite.
+        size = largest(gradients(params)) if measure and self.grad_norm is None else None
+        if self.clip_grad_kwargs:
+            norm = self.clip_func(params, **self.clip_grad_kwargs)
+            if self.grad_norm is not None:
+                size = self.grad_norm.copy_(norm)  # not float(norm), as in mmengine: that waits for the device
+        return size
+
+    def baked(self) -> tuple[Hashable, ...]:
+        """Return the Python values that a recording of ``run_backward`` or ``apply`` keeps, for a guard to compare.
+
+        They are the optimizer's (``DeviceOptimizer.baked``), how gradients are clipped, which objects follow a step,
+        and what happens to a window that fails: the policy, and which buffers are watched. What ``refresh`` and
+        ``advance`` fill is not among them, and neither are addresses, nor which parameters have a gradient. Cheap
+        enough for every step: the host only, linear in the number of parameters.
+        """
+        clip = (self.clip_func, *sorted(self.clip_grad_kwargs.items())) if self.clip_grad_kwargs else ()
+        watched = () if self.faults is None else self.faults.watched
+        return (self.optimizer.baked(), clip, tuple(map(id, self._post_steps)), self.on_nonfinite, watched)
 
     # The state
 
@@ -226,26 +298,3 @@ class OptimWrapper(BaseOptimWrapper):
         state = {key: value for key, value in state_dict.items() if key not in ('num_steps', 'loss_scaler')}
         super().load_state_dict(state)
         self.num_steps = state_dict.get('num_steps', 0)
-
-
-def _other_optimizer(optimizer: object) -> str:
-    kind = type(optimizer)
-    near = {'SGD': 'SGD', 'Adam': 'AdamW', 'AdamW': 'AdamW', 'NAdam': 'AdamW'}.get(kind.__name__, 'MuSGD')
-    return (
-        f"{kind.__module__}.{kind.__name__} reads its options on the host; use lucid's optimizer=dict(type='{near}') "
-        "with default_scope='lucid', or keep it in mmengine.OptimWrapper"
-    )
-
-
-def _check_clip(clip_grad: Mapping[str, Any] | None) -> None:
-    if clip_grad is None:
-        return
-    kind = clip_grad.get('type', 'norm')
-    if kind not in _CLIP_KEYS:
-        raise ValueError(f"clip_grad: type={kind!r}; choose 'norm' or 'value'")
-    if unknown := sorted(set(clip_grad) - _CLIP_KEYS[kind] - {'type'}):
-        why = ' (error_if_nonfinite would wait for the device in each step)' if 'error_if_nonfinite' in unknown else ''
-        raise ValueError(f'clip_grad: unknown {unknown}{why}; {kind} takes {sorted(_CLIP_KEYS[kind])}')
-    limit = 'max_norm' if kind == 'norm' else 'clip_value'
-    if not clip_grad.get(limit, 0) > 0:
-        raise ValueError(f'clip_grad: {limit}={clip_grad.get(limit)!r}; give a positive number, max_norm=10.0 is usual')

@@ -1,7 +1,7 @@
 """AdamW, as torch's, with device scalars."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -64,6 +64,10 @@ class AdamW(DeviceOptimizer):
             'eps': group['eps'],
             'weight_decay': group['weight_decay'],
         }
+
+    def baked_options(self, group: dict[str, Any]) -> tuple[Hashable, ...]:
+        """Return nothing: the betas are device scalars too."""
+        return ()
 
     def init_state(self, group: dict[str, Any]) -> None:
         """Allocate zero averages and the group's counter."""

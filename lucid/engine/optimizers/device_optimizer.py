@@ -3,7 +3,7 @@
 import difflib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from lucid.engine.optimizers.selection import undone_if
+from lucid.engine.optimizers.selection import as_bits, clear_if, undone_if
 
 Hyper = dict[str, Tensor]
 
@@ -34,6 +34,7 @@ class DeviceOptimizer(Optimizer):
     """
 
     limits: ClassVar[dict[str, tuple[float, float]]]  # half-open range of each hyper-parameter
+    neutral: ClassVar[dict[str, float] | None] = None  # with these and zero gradients, an update changes nothing
     _step_supports_amp_scaling = True  # torch's GradScaler hands over found_inf instead of reading it on the host
     grad_scale: Tensor | None  # both are set by torch's GradScaler around step(), and deleted after it
     found_inf: Tensor | None
@@ -51,7 +52,13 @@ class DeviceOptimizer(Optimizer):
         raise NotImplementedError
 
     def update_group(self, group: dict[str, Any], hyper: Hyper, params: list[Tensor]) -> None:
-        """Update ``params``, those of ``group`` that have a gradient, in place; gradients stay as they are."""
+        """Update ``params``, those of ``group`` that have a gradient, in place; gradients stay as they are.
+
+        Args:
+            group: One of ``param_groups``, for options that are no numbers.
+            hyper: Its device scalars.
+            params: Some of its parameters.
+        """
         raise NotImplementedError
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -115,8 +122,10 @@ class DeviceOptimizer(Optimizer):
         """Update all parameters that have a gradient, from the scalars of the last ``refresh``.
 
         Args:
-            found_inf: 0-d, non-zero where a gradient is not finite. Then parameters and state, step counters included,
-                keep their bits whatever the gradients hold. None (no loss scaling) skips that selection.
+            found_inf: 0-d, non-zero where this update must not be. Then parameters and state, step counters included,
+                keep their values whatever the gradients hold, and the gradients may be cleared. An optimizer that
+                knows ``neutral`` options computes with those, which costs one pass over the gradients, and a zero may
+                lose its sign; else what it writes is undone bit for bit. None: the update is made in any case.
         """
         active = [
             (group, hyper, params)
@@ -127,11 +136,30 @@ class DeviceOptimizer(Optimizer):
             for group, hyper, params in active:
                 self.update_group(group, hyper, params)
             return
+        failed = found_inf != 0
+        if self.neutral is not None:
+            clear_if(failed, as_bits(gradients([param for _, _, params in active for param in params])))
+            for group, hyper, params in active:
+                held = {key: hyper[key].masked_fill(failed, value) for key, value in self.neutral.items()}
+                self.update_group(group, {**hyper, **held}, params)
+            return
         touched = [param for _, _, params in active for param in params]
         touched += {id(t): t for param in touched for t in self.state[param].values()}.values()  # some are shared
-        with undone_if(found_inf != 0, touched):
+        with undone_if(failed, as_bits(touched)):
             for group, hyper, params in active:
                 self.update_group(group, hyper, params)
+
+    def baked_options(self, group: dict[str, Any]) -> tuple[Hashable, ...]:
+        """Return the options of ``group`` that ``update_group`` reads in Python, not from a device scalar."""
+        return tuple(group[key] for key in self.defaults if key not in self.limits)
+
+    def baked(self) -> tuple[Hashable, ...]:
+        """Return, per group, the ids of its parameters and its ``baked_options``: what a recording of ``update`` keeps.
+
+        A recording is of this optimizer's ``update`` as long as they are equal and the parameters with a gradient are
+        the same ones; what ``refresh`` fills may change.
+        """
+        return tuple((tuple(map(id, group['params'])), self.baked_options(group)) for group in self.param_groups)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

@@ -1,7 +1,7 @@
 """MuSGD: momentum SGD whose matrices also move along their orthogonalised momentum."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any, ClassVar
 
 import torch
@@ -46,6 +46,7 @@ class MuSGD(DeviceOptimizer):
         'w_muon': (0.0, math.inf),
         'w_sgd': (0.0, math.inf),
     }
+    neutral: ClassVar = {'lr': 0.0, 'momentum': 1.0}
 
     def __init__(
         self,
@@ -90,6 +91,10 @@ class MuSGD(DeviceOptimizer):
     def hyper_values(self, group: dict[str, Any]) -> dict[str, float]:
         """Return the Python floats of ``group`` that live on the device."""
         return {key: group[key] for key in self.limits}
+
+    def baked_options(self, group: dict[str, Any]) -> tuple[Hashable, ...]:
+        """Return the options that ``update_group`` reads in Python: also whether there is an iteration at all."""
+        return (*super().baked_options(group), group['w_muon'] != 0)
 
     def init_state(self, group: dict[str, Any]) -> None:
         """Allocate zero momentum: ``momentum * 0 + g`` is the first step's ``m``, without a branch."""

@@ -20,6 +20,7 @@ class SGD(DeviceOptimizer):
     """
 
     limits: ClassVar = {'lr': (0.0, math.inf), 'momentum': (0.0, 1.0), 'weight_decay': (0.0, math.inf)}
+    neutral: ClassVar = {'lr': 0.0, 'momentum': 1.0, 'weight_decay': 0.0}
 
     def __init__(
         self,

@@ -127,8 +127,10 @@ class YOLODetector(BaseModel):
         self._grids: dict[tuple[int, int, torch.device], AnchorGrid] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy makes its own grids: these may lie on a device that the copy does not live on.
-        return {**super().__getstate__(), '_grids': {}}
+        # A copy makes its own grids: these may lie on a device that the copy does not live on. And it is not captured.
+        state = {**super().__getstate__(), '_grids': {}}
+        state.pop('step', None)
+        return state
 
     @property
     def task(self) -> str | None:
@@ -180,11 +182,24 @@ class YOLODetector(BaseModel):
         Returns:
             Named 0-d tensors on the device, detached; ``loss`` is their sum over the names that contain it.
         """
+        loss, values = self.compute(data, optim_wrapper)
+        optim_wrapper.update_params(loss)
+        return values
+
+    def compute(self, data: Mapping[str, Any], optim_wrapper: OptimWrapper) -> tuple[Tensor, dict[str, Tensor]]:
+        """Forward and loss of ``step``, without a host read.
+
+        Args:
+            data: a batch from ``prepare``.
+            optim_wrapper: whose precision is used.
+
+        Returns:
+            The loss, 0-d, and what ``step`` returns.
+        """
         with optim_wrapper.optim_context(self):
             losses = self(**data, mode='loss')
-        loss, log_vars = self.parse_losses(losses)
-        optim_wrapper.update_params(loss)
-        return {name: value.detach() for name, value in log_vars.items()}
+        loss, values = self.parse_losses(losses)
+        return loss, {name: value.detach() for name, value in values.items()}
 
     def train_step(self, data: Mapping[str, Any], optim_wrapper: OptimWrapper) -> dict[str, Tensor]:
         """``step(prepare(data), optim_wrapper)``."""

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 from torchvision.models import resnet18
 
 from lucid.capture import CaptureError, CudaMemory, ModuleRegion, Parts, TapeMemory, training_values
-from lucid.capture.region import SLOT
+from lucid.capture.compiling import SLOT
 from lucid.engine.hooks import CaptureHook
 from lucid.engine.hooks.capture import FILE
 from lucid.engine.optim_wrappers import OptimWrapper

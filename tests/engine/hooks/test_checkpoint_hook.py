@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 import torch
 from mmengine.hooks import Hook
+from mmengine.model import BaseModel
 from mmengine.runner import Runner
 
 from lucid.engine import checkpoint as files
 from lucid.engine.checkpoint import CheckpointError
-from lucid.engine.hooks import CheckpointHook
+from lucid.engine.hooks import CheckpointHook, DeferredInfoHook, EMAHook
 from lucid.engine.loops import Stopped
 from lucid.engine.monitored import possible_keys
 
@@ -224,3 +225,106 @@ def test_weights_of_another_shape_are_refused(line_runner: Toy, tmp_path: Path) 
 def test_numbers_out_of_range_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(ValueError, match='use interval >= 1'):
         CheckpointHook(**options)
+
+
+class NormedLine(BaseModel):
+    """A line behind a normalisation, which takes a NaN in image ``poison`` (counted over the run) into its buffers."""
+
+    def __init__(self, poison: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.line = torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 1)
+        self.poison, self.calls = poison, 0
+        self.validated: list[bool] = []
+
+    def forward(self, inputs: torch.Tensor, metas: Any = None, mode: str = 'tensor') -> Any:
+        if mode == 'predict':
+            self.validated.append(bool(self.line(self.norm(inputs)).isfinite().all()))
+            return [{'value': row} for row in inputs]
+        inputs = torch.where(torch.tensor(self.calls == self.poison), torch.nan, inputs)
+        self.calls += 1
+        return {'loss_fit': (self.line(self.norm(inputs)) - 1).square().mean()}
+
+
+class Contents(Hook):
+    """Whether each checkpoint that was written held finite numbers only, by its iteration."""
+
+    def __init__(self) -> None:
+        self.finite: dict[int, bool] = {}
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        self.finite[checkpoint['meta']['iter']] = is_finite(checkpoint)
+
+
+def is_finite(checkpoint: dict[str, Any]) -> bool:
+    momenta = [state['momentum_buffer'] for state in checkpoint['optimizer']['state'].values()]
+    values = [*checkpoint['state_dict'].values(), *checkpoint['ema']['shadow'].values(), *momenta]
+    return all(bool(value.isfinite().all()) for value in values)
+
+
+def faulty(make: Toy, poison: int, *, every: int | None = None, **options: Any) -> tuple[Runner, Contents]:
+    contents = Contents()
+    saver = CheckpointHook(save_best=SCORE, every_n_steps=every)
+    hooks = [DeferredInfoHook(interval=100), EMAHook(decay=0.9, warmup=2.0), saver, contents]
+    return make(hooks, model=NormedLine(poison), scores=iter([0.1, 0.2]), **options), contents
+
+
+@pytest.mark.parametrize('accumulate', [1, 2])
+def test_a_step_left_out_reaches_no_checkpoint_no_average_and_no_validation(
+    line_runner: Toy, tmp_path: Path, accumulate: int
+) -> None:
+    runner, contents = faulty(line_runner, 2, every=1, accumulate=accumulate, on_nonfinite='skip')
+    runner.train()
+    assert set(contents.finite) == ({*range(1, 11)} if accumulate == 1 else {2, 4, 5, 7, 9, 10})
+    assert all(contents.finite.values())
+    assert all(runner.model.validated)
+    for name in ('last', 'previous', 'best'):
+        assert is_finite(files.load(tmp_path / f'{name}.pth'))
+    assert files.load(tmp_path / 'best.pth')['meta']['epoch'] == 2
+    assert runner.optim_wrapper.faults.count == 1
+
+
+def test_what_is_ignored_reaches_all_of_them(line_runner: Toy, tmp_path: Path) -> None:
+    runner, contents = faulty(line_runner, 2, every=1, on_nonfinite='ignore')
+    runner.train()
+    assert [contents.finite[i] for i in (1, 2, 3, 4)] == [True, True, False, False]
+    assert not any(runner.model.validated)
+    assert not is_finite(files.load(tmp_path / 'best.pth'))
+
+
+def test_after_a_fault_that_raises_no_checkpoint_is_written_though_it_was_not_logged_yet(
+    line_runner: Toy, tmp_path: Path
+) -> None:
+    runner, contents = faulty(line_runner, 7, every=1)  # the third iteration of the second epoch
+    with pytest.raises(FloatingPointError, match='not finite in iteration 8 of 10'):
+        runner.train()
+    assert list(contents.finite) == [1, 2, 3, 4, 5, 6, 7]
+    assert all(contents.finite.values())
+    last, best = (files.load(tmp_path / f'{name}.pth') for name in ('last', 'best'))
+    assert (last['meta']['iter'], best['meta']['iter']) == (7, 5)
+    assert is_finite(last)
+    assert is_finite(best)
+
+
+def test_a_fault_that_raises_comes_before_the_checkpoint_and_the_validation_of_its_epoch(
+    line_runner: Toy, tmp_path: Path
+) -> None:
+    runner, _ = faulty(line_runner, 9)  # the last iteration of all
+    with pytest.raises(FloatingPointError, match='not finite in iteration 10 of 10'):
+        runner.train()
+    assert files.load(tmp_path / 'last.pth')['meta']['iter'] == 5
+    assert len(runner.model.validated) == 5
+    again, _ = faulty(line_runner, -1, load_from=tmp_path / 'last.pth')
+    again.train()  # goes on from before the fault
+    assert again.iter == 10
+
+
+def test_even_a_checkpoint_that_nobody_prevents_is_sound(
+    line_runner: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(DeferredInfoHook, 'check_faults')
+    runner, contents = faulty(line_runner, 7, every=1)
+    with pytest.raises(FloatingPointError, match='not finite in iteration 8 of 10'):
+        runner.train()
+    assert list(contents.finite) == [1, 2, 3, 4, 5, 6, 7, 8, 9]  # control: the check is what prevents it
+    assert all(contents.finite.values())

@@ -1,3 +1,4 @@
+import logging
 import math
 from collections.abc import Callable
 from typing import Any
@@ -5,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from mmengine.hooks import Hook, LoggerHook
+from mmengine.optim import OptimWrapper as PlainOptimWrapper
 from mmengine.runner import Runner
 
 from lucid.engine.hooks import DeferredInfoHook
@@ -31,6 +33,15 @@ class Truth(Hook):
 
 def history(runner: Runner, name: str) -> list[float]:
     return runner.message_hub.get_scalar(f'train/{name}').data[0].tolist()
+
+
+def warnings(runner: Runner) -> list[str]:
+    """What the runner's logger warns of from now on."""
+    lines: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    runner.logger.addHandler(handler)
+    return lines
 
 
 def test_the_hub_gets_means_on_logging_iterations_only(line_runner: Toy) -> None:
@@ -97,11 +108,75 @@ def test_a_loss_that_is_not_finite_stops_training_naming_iteration_and_images(li
     assert all(image.endswith('.jpg') for image in images)
 
 
-def test_or_only_warns(line_runner: Toy, caplog: pytest.LogCaptureFixture) -> None:
-    runner = line_runner([DeferredInfoHook(interval=5, on_nonfinite='warn')], epochs=1)
+def test_a_step_left_out_is_warned_of_with_its_images_and_enters_no_mean(line_runner: Toy) -> None:
+    truth = Truth()
+    runner = line_runner([DeferredInfoHook(interval=5), truth], epochs=1, on_nonfinite='skip')
     runner.model.poison = 1
+    lines = warnings(runner)
+    runner.train()
+    assert len(lines) == 1
+    assert lines[0].startswith('steps left out: 1, in this run 1: ')
+    assert 'not finite in iteration 2 of 5 (epoch 1), images ' in lines[0]
+    assert lines[0].count('.jpg') == 2
+    assert math.isnan(truth.losses[1])
+    assert history(runner, 'loss') == [pytest.approx((sum(truth.losses[2:]) + truth.losses[0]) / 4)]
+
+
+def test_if_all_steps_are_left_out_the_mean_says_so_and_a_few_are_described(line_runner: Toy) -> None:
+    runner = line_runner([DeferredInfoHook(interval=7)], length=14, epochs=1, on_nonfinite='skip')
+    torch.nn.init.constant_(runner.model.line.bias, math.nan)
+    lines = warnings(runner)
     runner.train()
     assert math.isnan(history(runner, 'loss')[0])
+    assert lines[0].startswith('steps left out: 7, in this run 7: ')
+    assert lines[0].count('epoch 1') == 5
+    assert lines[0].endswith('; and 2 more')
+
+
+def test_what_is_ignored_is_warned_of(line_runner: Toy) -> None:
+    runner = line_runner([DeferredInfoHook(interval=5)], epochs=1, on_nonfinite='ignore')
+    runner.model.poison = 1
+    lines = warnings(runner)
+    runner.train()
+    assert lines[0].count('not finite in iteration') == 4  # 2, and all that follow
+    assert math.isnan(history(runner, 'loss')[0])
+    assert runner.model.line.weight.isnan().all()  # control: nothing was undone
+
+
+def test_in_a_window_the_micro_batch_with_the_bad_loss_is_named_across_logging_iterations(line_runner: Toy) -> None:
+    runner = line_runner([DeferredInfoHook(interval=2)], length=12, epochs=1, accumulate=3, on_nonfinite='skip')
+    runner.model.poison = 1  # of the window of iterations 1 to 3; logged after 2, 4 and 6
+    lines = warnings(runner)
+    runner.train()
+    assert len(lines) == 1
+    assert 'not finite in iteration 2 of 6' in lines[0]
+    assert lines[0].count('.jpg') == 2
+
+
+@pytest.mark.parametrize('accumulate', [1, 2])
+def test_gradients_alone_name_all_images_of_their_window(line_runner: Toy, accumulate: int) -> None:
+    runner = line_runner([DeferredInfoHook(interval=5)], epochs=1, accumulate=accumulate)
+    calls = iter(range(100))
+    runner.model.line.weight.register_hook(lambda grad: grad * math.nan if next(calls) == 2 else grad)
+    with pytest.raises(FloatingPointError, match='gradients, but no loss, not finite in iteration') as error:
+        runner.train()
+    where = {1: 'in iteration 3 of 5', 2: 'in iterations 3, 4 of 5'}[accumulate]
+    assert where in str(error.value)
+    assert str(error.value).count('.jpg') == 2 * accumulate
+    assert not runner.model.line.weight.isnan().any()
+
+
+def test_a_wrapper_of_mmengine_fails_as_it_cannot_skip(toy_runner: Toy) -> None:
+    class Poisons(Hook):
+        priority = 'HIGHEST'
+
+        def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+            outputs['loss'] = outputs['loss'] * math.nan
+
+    runner = toy_runner(custom_hooks=[Poisons(), DeferredInfoHook(interval=2)])
+    runner.optim_wrapper = PlainOptimWrapper(torch.optim.SGD(runner.model.parameters(), lr=0.1))
+    with pytest.raises(FloatingPointError, match='loss not finite in iteration 1 of'):
+        runner.train()
 
 
 def test_a_value_for_the_log_only_may_be_anything(line_runner: Toy) -> None:
@@ -139,8 +214,3 @@ def test_numbers_on_the_host_are_taken_too(line_runner: Toy) -> None:
     runner = line_runner([DeferredInfoHook(interval=5), Number()], epochs=1)
     runner.train()
     assert history(runner, 'number') == [2.0]
-
-
-def test_an_unknown_answer_to_infinity_is_refused() -> None:
-    with pytest.raises(ValueError, match="on_nonfinite is 'ignore'; use 'raise' or 'warn'"):
-        DeferredInfoHook(on_nonfinite='ignore')

@@ -151,6 +151,29 @@ def test_a_state_survives_a_file_of_plain_types_and_keeps_the_scales_address(tmp
     OptimWrapper(SGD(model.parameters())).load_state_dict(state)  # another precision resumes too
 
 
+def test_the_loss_times_the_scale_is_what_is_differentiated() -> None:
+    loss = torch.tensor(3.0)
+    params = list(make_model().parameters())
+    assert AmpOptimWrapper(SGD(params)).amplify(loss) is loss
+    assert AmpOptimWrapper(SGD(params), dtype='float16', init_scale=8.0).amplify(loss).item() == 24
+    param = torch.ones(2, requires_grad=True)
+    AmpOptimWrapper(SGD([param]), dtype='float16', init_scale=8.0).run_backward(param.sum())
+    assert param.grad.tolist() == [8, 8]  # type: ignore[union-attr]
+
+
+def test_precision_and_the_way_the_scale_moves_are_baked_in_and_the_scale_is_not() -> None:
+    params = list(make_model().parameters())
+    optimizer = SGD(params)
+    half, brain = (AmpOptimWrapper(optimizer, dtype=dtype) for dtype in ('float16', 'bfloat16'))
+    assert half.baked() != brain.baked()
+    before = half.baked()
+    half.loss_scaler._scale.fill_(2.0)  # type: ignore[union-attr]
+    assert half.baked() == before
+    half.loss_scaler.set_growth_interval(7)  # type: ignore[union-attr]
+    assert half.baked() != before
+    assert isinstance(hash(before), int)
+
+
 @pytest.mark.parametrize(
     ('options', 'message'),
     [

@@ -10,7 +10,7 @@ from mmengine.registry import DefaultScope
 from torch import Tensor, nn
 
 from lucid.engine.optim_wrappers import OptimWrapper
-from lucid.engine.optimizers import SGD, MuSGD
+from lucid.engine.optimizers import SGD, AdamW, MuSGD
 
 
 class Recorder(SGD):
@@ -29,7 +29,7 @@ class Steps:
     def refresh(self) -> None:
         self.calls.append('refresh')
 
-    def update(self) -> None:
+    def update(self, failed: Tensor | None = None) -> None:
         self.calls.append('update')
 
 
@@ -271,3 +271,38 @@ def test_a_window_with_clipping_reads_nothing_on_the_host(no_host_read: Callable
     plain = PlainOptimWrapper(torch.optim.SGD([param]), clip_grad={'max_norm': 1.0})
     with no_host_read(), pytest.raises(AssertionError, match='reads the device'):
         plain.update_params(batch_loss(param, 0))  # control: mmengine's reads the norm
+
+
+def test_what_a_recording_bakes_in_tells_changes_of_options_groups_clipping_and_followers() -> None:
+    param, matrix = make(), torch.ones(2, 3, requires_grad=True)
+    wrapper = OptimWrapper(MuSGD([param]), clip_grad={'max_norm': 1.0})
+    seen = [wrapper.baked()]
+    for change in (
+        lambda: wrapper.optimizer.param_groups[0].update(w_muon=0.0),
+        lambda: wrapper.optimizer.param_groups[0].update(ns_steps=3),
+        lambda: wrapper.optimizer.add_param_group({'params': [matrix]}),
+        lambda: wrapper.clip_grad_kwargs.update(max_norm=2.0),
+        lambda: wrapper.add_post_step(Steps()),
+    ):
+        assert wrapper.baked() == seen[-1]
+        change()
+        seen.append(wrapper.baked())
+    assert len(set(seen)) == len(seen)  # hashable, and each change was seen
+
+
+def test_what_refresh_fills_is_not_baked_in() -> None:
+    for optimizer in (SGD([make()], momentum=0.9), MuSGD([make()]), AdamW([make()])):
+        wrapper = OptimWrapper(optimizer, accumulative_counts=2)
+        before = wrapper.baked()
+        group = optimizer.param_groups[0]
+        filled = {'lr', 'momentum', 'weight_decay', 'eps', 'w_muon', 'w_sgd'} & group.keys()
+        group.update({key: group[key] / 2 for key in filled})
+        if 'betas' in group:
+            group['betas'] = (0.5, 0.6)
+        wrapper.start_epoch(3, position=2)
+        assert wrapper.baked() == before
+
+
+def test_without_a_scale_nothing_is_amplified() -> None:
+    loss = torch.ones(())
+    assert OptimWrapper(SGD([make()])).amplify(loss) is loss

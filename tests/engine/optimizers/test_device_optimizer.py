@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lucid.engine.optimizers import SGD, AdamW, DeviceOptimizer, MuSGD
-from lucid.engine.optimizers.selection import undone_if
+from lucid.engine.optimizers.selection import as_bits, restored_if, undone_if
 
 Build = Callable[[list[Tensor]], DeviceOptimizer]
 BUILDS: dict[str, Build] = {
@@ -234,9 +234,21 @@ def test_undoing_keeps_nan_payloads_and_signed_zeros_of_every_width() -> None:
         tensor.view(integer)[0] += 3  # another nan
         before = tensor.clone()
         for condition in (True, False):
-            with undone_if(torch.tensor(condition), [tensor]):
+            with undone_if(torch.tensor(condition), as_bits([tensor])):
                 tensor.copy_(torch.tensor([2.0, 0.0, -0.0, float('nan'), 7.0]))
             assert torch.equal(tensor.view(integer), before.view(integer)) is condition
+
+
+def test_restoring_takes_the_kept_bits_of_every_width_or_keeps_the_new_ones() -> None:
+    for dtype in (torch.bool, torch.uint8, torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int64):
+        old = torch.tensor([1.0, -0.0, 0.0, 5.0]).to(dtype)
+        new = torch.tensor([float('nan'), 0.0, -0.0, float('inf')]).to(dtype)
+        for condition, expected in ((True, old), (False, new)):
+            tensors, kept = [new.clone(), new[:0].clone()], [old.clone(), old[:0].clone()]
+            restored_if(torch.tensor(condition), as_bits(tensors), kept=as_bits(kept))
+            for value in (tensors[0], kept[0]):
+                assert torch.equal(value.view(torch.uint8), expected.view(torch.uint8))
+    restored_if(torch.tensor(True), as_bits([]), kept=as_bits([]))
 
 
 @pytest.mark.cuda

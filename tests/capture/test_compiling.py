@@ -1,0 +1,103 @@
+"""Compiled modules: the same function in eager and replayed calls, and errors that name the remedy."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from lucid.capture import CaptureError, CompiledModules, ModuleRegion, Parts, Policy, TargetError, compiling
+from lucid.capture.compiling import SLOT
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Compiles with a backend that counts the runs of its graphs, on the CPU in no time."""
+    runs = []
+    compile_with = torch.compile
+
+    def backend(graph, inputs):
+        def run(*args):
+            runs.append(len(graph.graph.nodes))
+            return graph(*args)
+
+        return run
+
+    monkeypatch.setattr(compiling.torch, 'compile', lambda f, **options: compile_with(f, backend=backend, **options))
+    torch._dynamo.reset()
+    yield runs
+    torch._dynamo.reset()
+
+
+def test_training_calls_are_compiled_and_others_are_not(counted):
+    model = nn.ModuleDict({'net': nn.Sequential(nn.Linear(3, 3), nn.ReLU())})
+    x = torch.randn(2, 3)
+    expected = model['net'](x)
+    modules = CompiledModules(model, ['net'])
+    assert torch.equal(model['net'](x), expected)
+    assert len(counted) == 1
+    with torch.no_grad():
+        model['net'](x)
+    model['net'].eval()(x)
+    assert len(counted) == 1
+    assert SLOT not in vars(copy.deepcopy(model)['net'])
+    modules.release()
+    model['net'].train()(x)
+    assert len(counted) == 1
+    assert SLOT not in vars(model['net'])
+
+
+def test_what_is_compiled_or_captured_already_is_refused(counted):
+    model = nn.ModuleDict({'net': nn.Linear(3, 3)})
+    model['net'].compile()
+    with pytest.raises(TargetError, match='net is compiled'):
+        CompiledModules(model, ['net'])
+
+
+def test_a_graph_break_is_an_error_with_its_remedy_and_not_a_slower_run(counted):
+    class Breaks(nn.Module):
+        def forward(self, x):
+            torch._dynamo.graph_break()
+            return x * 2
+
+    model = nn.ModuleDict({'net': Breaks()})
+    modules = CompiledModules(model, ['net'])
+    with pytest.raises(CaptureError, match=r'(?s)compiling net failed: .*; take compile=True from the region'):
+        model['net'](torch.randn(2, requires_grad=True))
+    modules.release()
+
+
+def test_an_error_of_the_module_itself_stays_its_own(counted):
+    model = nn.ModuleDict({'net': nn.Linear(3, 3)})
+    modules = CompiledModules(model, ['net'])
+    with pytest.raises(Exception, match=r'shape|size|mat1') as raised:
+        model['net'](torch.randn(2, 5))
+    assert raised.value is not None
+    modules.release()
+
+
+def test_eager_calls_of_a_compiled_region_are_compiled_too(counted, kit):
+    """A partial batch must not be computed by other kernels than the full ones."""
+    model = nn.ModuleDict({'net': nn.Sequential(nn.Linear(3, 3), nn.ReLU())})
+    region = ModuleRegion('net', compile=True)
+    region.activate(model, parts=Parts(memory=lambda _: None))
+    model['net'](torch.randn(2, 3))
+    assert len(counted) == 1
+    region.release()
+    assert SLOT not in vars(model['net'])
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize('accumulate', [1, 2])
+def test_captured_and_compiled_equals_eager_and_compiled(on_cuda, kit, accumulate):
+    reference, candidate = kit.pair(on_cuda)
+    batches = kit.images(6)
+    compiled = CompiledModules(reference, ['network'])
+    expected = kit.Training(reference, accumulate=accumulate).run(batches)
+    compiled.release()
+    region = ModuleRegion('network', compile=True)
+    region.activate(candidate, policy=Policy(), parts=Parts(memory=lambda _: on_cuda.memory()))
+    on_cuda.regions.append(region)
+    found = kit.difference(expected, kit.Training(candidate, accumulate=accumulate).run(batches))
+    assert found is None, str(found)
+    on_cuda.replays(region, 6)
