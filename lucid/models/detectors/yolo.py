@@ -132,6 +132,9 @@ class YOLODetector(BaseModel):
         state.pop('step', None)
         return state
 
+    # Modules whose training calls have no branch on a value and no shape from data, for who compiles.
+    branch_free = ('network', 'criterion')
+
     @property
     def task(self) -> str | None:
         """What the head predicts: ``'detect'``, ``'segment'``, ``'oriented'``, ``'keypoint'``; None if it says none."""
