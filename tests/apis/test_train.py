@@ -299,7 +299,7 @@ def test_a_second_run_in_the_folder_of_a_first_is_refused_before_it_writes_unles
     last = Path(cfg.work_dir, 'last.pth')
     last.write_bytes(b'an earlier run')
     before = {path: path.stat().st_mtime_ns for path in Path(cfg.work_dir).rglob('*')}
-    with pytest.raises(ConfigError, match='holds a run already.*--resume.*--work-dir.*--overwrite'):
+    with pytest.raises(ConfigError, match=r'holds a run already.*--resume.*--work-dir.*--overwrite'):
         train(cfg)
     assert {path: path.stat().st_mtime_ns for path in Path(cfg.work_dir).rglob('*')} == before
     with pytest.raises(Interrupted):
