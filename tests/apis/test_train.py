@@ -68,7 +68,7 @@ def test_a_tiny_config_trains_validates_and_leaves_what_the_readme_lists(tiny: M
     assert (runner.epoch, runner.iter) == (2, 10)
     for name in ('last.pth', 'best.pth', 'previous.pth', 'config.py', 'config.json', 'environment.json'):
         assert (work_dir / name).is_file(), name
-    assert list((work_dir / 'pictures').glob('*.png'))
+    assert list((work_dir / 'pictures').glob('*.jpg'))
     assert list(work_dir.glob('*/vis_data/events.out.tfevents.*'))
     assert json.loads((work_dir / 'environment.json').read_text())['seed'] == 0
     resolved = Config.fromfile(str(work_dir / 'config.py'))
