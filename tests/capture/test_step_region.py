@@ -342,6 +342,8 @@ def test_what_has_no_seam_is_refused_by_name(kit):
 
 def test_control_a_rehearsal_that_is_not_undone_is_found_in_the_first_step(captured, kit, monkeypatch):
     class Nothing:
+        written = ()
+
         def __enter__(self):
             return self
 
