@@ -40,12 +40,12 @@ def _cells(timing: Timing, eager: float, batch_size: int) -> list[str]:
     gpu = timing.gpu
     return [
         str(timing.accumulate),
-        f'{timing.median:.2f} ±{(max(timing.rounds) - min(timing.rounds)) / 2:.1f}',
+        f'{timing.median:.1f} ±{(max(timing.rounds) - min(timing.rounds)) / 2:.1f}',
         f'{1e3 * batch_size / timing.median:.0f}',
         f'{eager / timing.median:.2f}',
-        f'{gpu.busy:.2f}' if gpu else '-',
+        f'{gpu.busy:.1f}' if gpu else '-',
         f'{timing.median / gpu.busy:.3f}' if gpu else '-',
         str(gpu.kernels) if gpu else '-',
         str(timing.memory_mib) if gpu else '-',
-        f'{timing.start:.1f}s',
+        f'{timing.start:.0f} s',
     ]
