@@ -19,15 +19,15 @@ def print_benchmark(found: Benchmark, *, console: Console | None = None) -> None
     console.print(_table(f'training step: {what}', found.steps, found.batch_size))
     console.print(_table(f'{found.module} alone, forward and backward: {what}', found.parts, found.batch_size))
     console.print(
-        'acc: micro-batches of a step; ms: of one micro-batch, median of the rounds, half of most minus least; x '
-        'eager: times as fast; busy: ms that the card works; / busy: ms in terms of it; start: the first step.'
+        'acc: micro-batches of a step; ms: of one micro-batch, median of the rounds, half of most minus least; x: times as '
+        'fast as eager; busy: ms that the card works; /busy: ms in terms of it; start: the first step.'
     )
 
 
 def _table(title: str, timings: Sequence[Timing], batch_size: int) -> Table:
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column('variant', no_wrap=True)
-    columns = ('acc', 'ms', 'img/s', 'x eager', 'busy', '/ busy', 'kernels', 'MiB', 'start')
+    columns = ('acc', 'ms', 'img/s', 'x', 'busy', '/busy', 'kernels', 'MiB', 'start')
     for column in columns:
         table.add_column(column, justify='right', no_wrap=True)
     eager = {t.accumulate: t.median for t in timings if t.variant == 'eager'}
