@@ -19,8 +19,8 @@ def print_benchmark(found: Benchmark, *, console: Console | None = None) -> None
     console.print(_table(f'training step: {what}', found.steps, found.batch_size))
     console.print(_table(f'{found.module} alone, forward and backward: {what}', found.parts, found.batch_size))
     console.print(
-        'acc: micro-batches of a step; ms: of one micro-batch, median of the rounds, half of most minus least; x: times '
-        'as fast as eager; busy: ms that the card works; /busy: ms in terms of it; start: the first step.'
+        'acc: micro-batches of a step; ms: of one micro-batch, median of the rounds and half of most minus least; '
+        'x: times as fast as eager; busy: ms that the card works; /busy: ms in terms of it; start: the first step.'
     )
 
 
