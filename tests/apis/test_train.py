@@ -55,6 +55,13 @@ def assert_equal(a: Any, b: Any, where: str) -> None:
         assert a == b, where
 
 
+def logged(cfg: Config) -> dict[int, float]:
+    """The losses of the log lines, by iteration."""
+    paths = sorted(Path(cfg.work_dir).glob('*/vis_data/scalars.json'))
+    rows = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    return {row['iter']: row['loss'] for row in rows if 'loss' in row}
+
+
 def stopped(cfg: Config) -> None:
     with pytest.raises(Interrupted):
         train(cfg)
@@ -113,6 +120,7 @@ class TestResumed:
         train(cfg, resume=True)
         assert losses(cfg) == losses(whole)
         assert_same_state(cfg, whole)
+        assert logged(cfg) == logged(whole)
 
     def test_control_without_the_sampler_start_other_images_come(
         self, tiny: Make, losses: Read, whole: Config, monkeypatch: pytest.MonkeyPatch

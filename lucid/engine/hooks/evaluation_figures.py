@@ -74,8 +74,8 @@ class EvaluationFiguresHook(Hook):
         due = self._num_validations % self.interval == 0 or _is_last(runner)
         self._num_validations += 1
         saver = next((hook for hook in runner.hooks if isinstance(hook, CheckpointHook)), None)
-        follows_best = saver is not None and saver.best_epoch is not None
-        if (saver.best_epoch == runner.epoch) if follows_best else due:
+        best = None if saver is None else saver.best_epoch
+        if due if best is None else best == runner.epoch:
             self._waiting = runner.epoch, self._reports(runner.val_loop.evaluator)
         if due:
             self._draw_waiting(runner)

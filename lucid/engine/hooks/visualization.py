@@ -55,8 +55,8 @@ class VisualizationHook(Hook):
     ) -> None:
         if min(num_batches, batch_images - 1, val_images, interval - 1, keep - 1) < 0:
             raise ValueError(
-                f'num_batches={num_batches} and val_images={val_images} must be 0 or more, batch_images={batch_images}, '
-                f'interval={interval} and keep={keep} 1 or more; use 0 to draw nothing'
+                f'num_batches={num_batches} and val_images={val_images} must be 0 or more, '
+                f'batch_images={batch_images}, interval={interval} and keep={keep} 1 or more; use 0 to draw nothing'
             )
         self.num_batches = num_batches
         self.batch_images = batch_images
