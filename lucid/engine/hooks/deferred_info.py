@@ -89,7 +89,7 @@ class DeferredInfoHook(RuntimeInfoHook):
     def before_train(self, runner: Runner) -> None:
         """Begin with what a resumed checkpoint holds, and nothing else that an earlier run left."""
         super().before_train(runner)
-        self._rows = [_Row(*row, True) for row in self._loaded.get('rows', ())]
+        self._rows = [_Row(*row)._replace(resumed=True) for row in self._loaded.get('rows', ())]
         self._open = [Iteration(*iteration) for iteration in self._loaded.get('open', ())]
         self._loaded = {}
         self._spent, self._logged = 0.0, 0
