@@ -152,7 +152,7 @@ def build_runner(cfg: Config, *, mode: Literal['train', 'test'], resume: Path | 
     if mode == 'train':
         _require(cfg, 'train_dataloader', 'train_cfg', 'optim_wrapper')
         settle_batch(cfg)
-        train = build_dataset(cfg.train_dataloader.dataset)
+        train = build_dataset(cfg.train_dataloader.dataset, loader='train_dataloader')
         classes = settle_classes(cfg, train)
         parts = {
             'train_dataloader': build_dataloader(cfg.train_dataloader, dataset=train, seed=seed),
@@ -162,13 +162,13 @@ def build_runner(cfg: Config, *, mode: Literal['train', 'test'], resume: Path | 
             'auto_scale_lr': cfg.get('auto_scale_lr'),
         }
         if cfg.get('val_dataloader') is not None:
-            dataset = build_dataset(cfg.val_dataloader.dataset)
+            dataset = build_dataset(cfg.val_dataloader.dataset, loader='val_dataloader')
             check_agreement(train, dataset, classes)
             parts |= _evaluation(cfg, dataset, name='val', source='val', seed=seed)
     else:
         source = 'test' if cfg.get('test_dataloader') is not None else 'val'
         _require(cfg, f'{source}_dataloader')
-        dataset = build_dataset(cfg[f'{source}_dataloader'].dataset)
+        dataset = build_dataset(cfg[f'{source}_dataloader'].dataset, loader=f'{source}_dataloader')
         settle_classes(cfg, dataset)
         parts = _evaluation(cfg, dataset, name='test', source=source, seed=seed)
     try:
