@@ -177,7 +177,7 @@ def test_a_signal_lets_the_window_end_and_writes_a_checkpoint(tiny: Make, losses
     cfg = tiny(optim_wrapper__accumulative_counts=2)
     cfg.custom_hooks.append({'type': 'RaiseSignal', 'at': 2, 'number': int(number)})
     before = signal.getsignal(number)
-    with pytest.raises(Interrupted, match=r'epoch 1, iteration 4.*--resume .*last\.pth') as stop:
+    with pytest.raises(Interrupted, match=r'in epoch 1 of 2, after iteration 4 of 5\. .*--resume .*last\.pth') as stop:
         train(cfg)
     assert stop.value.signum == number
     assert signal.getsignal(number) is before
@@ -310,5 +310,7 @@ def test_a_second_run_in_the_folder_of_a_first_is_refused_before_it_writes_unles
     with pytest.raises(ConfigError, match=r'holds a run already.*--resume.*--work-dir.*--overwrite'):
         train(cfg)
     assert {path: path.stat().st_mtime_ns for path in Path(cfg.work_dir).rglob('*')} == before
-    with pytest.raises(Interrupted):
-        train(cfg, overwrite=True)
+    with pytest.raises(
+        Interrupted, match='in epoch 1 of 2, after iteration 0 of 5, before the first checkpoint was wri'
+    ):
+        train(cfg, overwrite=True)  # which has not replaced the file yet
