@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from lucid.apis.batch import settle_batch
 from lucid.apis.data import build_dataloader, build_dataset, build_metric, check_agreement, settle_classes
 from lucid.apis.options import apply_options
-from lucid.apis.remarks import log_remarks
+from lucid.apis.remarks import log_remarks, log_start
 from lucid.apis.signatures import nearest, signature_of
 from lucid.apis.validate import ConfigError, validate
 from lucid.engine.runner import Runner
@@ -184,6 +184,7 @@ def build_runner(cfg: Config, *, mode: Literal['train', 'test'], resume: Path | 
             runner.call_hook('check')
             if cfg.get('load_from') is not None and resume is None:
                 runner.plan_weights()
+            log_start(runner)
             log_remarks(runner)
     except (ValueError, FileNotFoundError) as error:
         raise ConfigError(str(error)) from error

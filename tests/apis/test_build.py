@@ -193,3 +193,11 @@ def test_bad_data_is_refused_with_the_key_of_its_loader(tiny: Make, tmp_path: Pa
         key = f'{name}_dataloader.dataset.on_bad'
         assert f'set {key}=skip_box or {key}=skip_image to leave out' in str(caught.value)
         cfg.train_dataloader.dataset = {'type': 'ShapesDataset', 'split': 'train', 'num_images': 20}
+
+
+def test_the_first_line_says_device_images_classes_and_place(tiny: Make, capsys: pytest.CaptureFixture) -> None:
+    cfg = tiny()
+    build_runner(complete(cfg), mode='train')
+    line = next(line for line in capsys.readouterr().out.splitlines() if 'training on' in line)
+    assert ': 20 images, 8 to validate; 4 classes: rectangle, ellipse, triangle, cross; work dir: ' in line
+    assert line.endswith(cfg.work_dir)
