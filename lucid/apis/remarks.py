@@ -5,7 +5,6 @@ import torch
 from lucid.engine.distributed import unwrapped
 from lucid.engine.runner import Runner
 
-
 SHOWN = 8  # classes
 
 
