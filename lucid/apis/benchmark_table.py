@@ -19,15 +19,15 @@ def print_benchmark(found: Benchmark, *, console: Console | None = None) -> None
     console.print(_table(f'training step: {what}', found.steps, found.batch_size))
     console.print(_table(f'{found.module} alone, forward and backward: {what}', found.parts, found.batch_size))
     console.print(
-        'acc: micro-batches of a step; ms: of one micro-batch, median of the rounds; spread: most minus least; x '
-        'eager: times as fast; busy: ms that the card works; / busy: ms in terms of it; start: the first step.'
+        'acc: micro-batches of a step; ms: of one micro-batch, median of the rounds and half of most minus least; '
+        'x: times as fast as eager; busy: ms that the card works; /busy: ms in terms of it; start: the first step.'
     )
 
 
 def _table(title: str, timings: Sequence[Timing], batch_size: int) -> Table:
-    table = Table(title=title, box=SIMPLE_HEAD)
-    table.add_column('variant')
-    columns = ('acc', 'ms', 'spread', 'img/s', 'x eager', 'busy', '/ busy', 'kernels', 'MiB', 'start')
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column('variant', no_wrap=True)
+    columns = ('acc', 'ms', 'img/s', 'x', 'busy', '/busy', 'kernels', 'MiB', 'start')
     for column in columns:
         table.add_column(column, justify='right', no_wrap=True)
     eager = {t.accumulate: t.median for t in timings if t.variant == 'eager'}
@@ -40,13 +40,12 @@ def _cells(timing: Timing, eager: float, batch_size: int) -> list[str]:
     gpu = timing.gpu
     return [
         str(timing.accumulate),
-        f'{timing.median:.2f}',
-        f'{100 * (max(timing.rounds) - min(timing.rounds)) / timing.median:.0f} %',
+        f'{timing.median:.1f} ±{(max(timing.rounds) - min(timing.rounds)) / 2:.1f}',
         f'{1e3 * batch_size / timing.median:.0f}',
         f'{eager / timing.median:.2f}',
-        f'{gpu.busy:.2f}' if gpu else '-',
+        f'{gpu.busy:.1f}' if gpu else '-',
         f'{timing.median / gpu.busy:.3f}' if gpu else '-',
         str(gpu.kernels) if gpu else '-',
         str(timing.memory_mib) if gpu else '-',
-        f'{timing.start:.1f}s',
+        f'{timing.start:.0f} s',
     ]

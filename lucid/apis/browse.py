@@ -188,6 +188,10 @@ def _draw(painter: DetectionPainter, made: Sequence[Step], view: View, classes: 
         if view != 'steps':
             what = f'{len(step.sample.labels)} objects' + (', file' if view == 'compare' and not place else '')
         captions.append(what if place else f'{name} {Path(step.sample.file).name}, {what}')
+    if painter.side is None:
+        # One side for all of a row: a small input beside a large file would leave its cell half empty.
+        longest = max(max(step.sample.image.shape[:2]) for step in shown)
+        painter = DetectionPainter(side=min(max(longest, 320), 480))
     return painter.draw_batch(
         [step.sample.image for step in shown],
         [vars(step.sample) for step in shown],

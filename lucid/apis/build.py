@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from lucid.apis.batch import settle_batch
 from lucid.apis.data import build_dataloader, build_dataset, build_metric, check_agreement, settle_classes
 from lucid.apis.options import apply_options
-from lucid.apis.remarks import log_remarks
+from lucid.apis.remarks import log_remarks, log_start
 from lucid.apis.signatures import nearest, signature_of
 from lucid.apis.validate import ConfigError, validate
 from lucid.engine.runner import Runner
@@ -152,7 +152,7 @@ def build_runner(cfg: Config, *, mode: Literal['train', 'test'], resume: Path | 
     if mode == 'train':
         _require(cfg, 'train_dataloader', 'train_cfg', 'optim_wrapper')
         settle_batch(cfg)
-        train = build_dataset(cfg.train_dataloader.dataset)
+        train = build_dataset(cfg.train_dataloader.dataset, loader='train_dataloader')
         classes = settle_classes(cfg, train)
         parts = {
             'train_dataloader': build_dataloader(cfg.train_dataloader, dataset=train, seed=seed),
@@ -162,13 +162,13 @@ def build_runner(cfg: Config, *, mode: Literal['train', 'test'], resume: Path | 
             'auto_scale_lr': cfg.get('auto_scale_lr'),
         }
         if cfg.get('val_dataloader') is not None:
-            dataset = build_dataset(cfg.val_dataloader.dataset)
+            dataset = build_dataset(cfg.val_dataloader.dataset, loader='val_dataloader')
             check_agreement(train, dataset, classes)
             parts |= _evaluation(cfg, dataset, name='val', source='val', seed=seed)
     else:
         source = 'test' if cfg.get('test_dataloader') is not None else 'val'
         _require(cfg, f'{source}_dataloader')
-        dataset = build_dataset(cfg[f'{source}_dataloader'].dataset)
+        dataset = build_dataset(cfg[f'{source}_dataloader'].dataset, loader=f'{source}_dataloader')
         settle_classes(cfg, dataset)
         parts = _evaluation(cfg, dataset, name='test', source=source, seed=seed)
     try:
@@ -184,6 +184,7 @@ def build_runner(cfg: Config, *, mode: Literal['train', 'test'], resume: Path | 
             runner.call_hook('check')
             if cfg.get('load_from') is not None and resume is None:
                 runner.plan_weights()
+            log_start(runner)
             log_remarks(runner)
     except (ValueError, FileNotFoundError) as error:
         raise ConfigError(str(error)) from error

@@ -41,7 +41,9 @@ def print_check(check: DataCheck, console: Console) -> None:
         for split in check.splits:
             _print_places(split.name, split.problems, console)
         _print_list('splits that do not agree, which training refuses', check.mismatches, console)
-    _say(f'{check.num_problems} problems, {check.num_notes} notes; pictures and {NAME}: {check.out}', console)
+    counts = (check.num_problems, 'problem'), (check.num_notes, 'note')
+    summary = ', '.join(f'{number} {word}{"" if number == 1 else "s"}' for number, word in counts)
+    _say(f'{summary}; pictures and {NAME}: {check.out}', console)
 
 
 def _figures(splits: Sequence[SplitCheck], capacity: Sequence[int]) -> Table:

@@ -1,10 +1,12 @@
 """Converting a data set between COCO JSON, the YOLO layout and Pascal VOC."""
 
 import os
+import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,13 +20,23 @@ from lucid.datasets.content import MISSING_LABELS, Content, check_word
 from lucid.datasets.detection import usable_images
 from lucid.datasets.folder import read_folder
 from lucid.datasets.layout import LAYOUTS, NoLayoutError, find_layout, has_split
-from lucid.datasets.problems import POLICIES, Problems
+from lucid.datasets.problems import POLICIES, DataError, Problems
 from lucid.structures.coco_json import read_coco_json
 
 SPLITS = ('train', 'val', 'test')
 IMAGES = ('copy', 'link')
 EXTRAS = {'segmentation': 'polygons or masks', 'keypoints': 'keypoints', 'obb': 'rotated boxes'}
 """What COCO JSON may hold beside a box."""
+
+
+FLAGS = {
+    r'\bann_file\b': '--ann-file',
+    r'\bimage_dir\b': '--image-dir',
+    r'\bset split\b': 'name others with --splits',
+    r'\bdata_root\b': 'the source',
+    r'\blayout=': '--from ',
+}
+"""What the arguments of readers are called on the command line."""
 
 
 class Conversion(NamedTuple):
@@ -83,15 +95,16 @@ def convert(
     check_word('on_bad', on_bad, POLICIES)
     check_word('missing_labels', missing_labels, MISSING_LABELS)
     root, folder = Path(source).expanduser(), Path(target).expanduser().resolve()
-    source_layout = source_layout or ('coco' if ann_file is not None else _layout(root, splits or SPLITS))
+    with _flags_as_remedies():
+        source_layout = source_layout or ('coco' if ann_file is not None else _layout(root, splits or SPLITS))
     check_word('source_layout', source_layout, LAYOUTS)
     if source_layout == layout:
         raise ValueError(f'{root} has layout {layout} already; choose another')
     splits = list(splits or (split for split in SPLITS if has_split(root, source_layout, split)))
     if ann_file is not None and len(splits) != 1:
-        raise ValueError(f'ann_file {ann_file} is that of one split; state one split')
+        raise ValueError(f'ann_file {ann_file} is that of one split; state it with --splits')
     if not splits:
-        raise ValueError(f'{root} has none of the splits {", ".join(SPLITS)}; state them by splits')
+        raise ValueError(f'{root} has none of the splits {", ".join(SPLITS)}; state them with --splits')
     _check_target(root, folder)
 
     parts: dict[str, list[Record]] = {}
@@ -100,22 +113,23 @@ def convert(
     names: tuple[str, ...] = ()
     for split in splits:
         found = Problems(on_bad)
-        content = read_folder(
-            root,
-            split,
-            problems=found,
-            layout=source_layout,
-            ann_file=ann_file,
-            image_dir=image_dir,
-            missing_labels=missing_labels,
-        )
+        with _flags_as_remedies():
+            content = read_folder(
+                root,
+                split,
+                problems=found,
+                layout=source_layout,
+                ann_file=ann_file,
+                image_dir=image_dir,
+                missing_labels=missing_labels,
+            )
+            kept = usable_images(content, found).tolist()
         if parts and content.categories.names != names:
             raise ValueError(
                 f'{root}: split {split} has the classes {list(content.categories.names)}, {splits[0]} {list(names)}; '
                 'give all splits the same classes in the same order'
             )
         names = content.categories.names
-        kept = usable_images(content, found).tolist()
         if layout == 'yolo':
             lost['ignored regions'] += sum(row.crowd for row in content.rows)
             content = content._replace(rows=[row for row in content.rows if not row.crowd])
@@ -134,6 +148,24 @@ def convert(
         problems=problems,
         lost={word: number for word, number in lost.items() if number},
     )
+
+
+@contextmanager
+def _flags_as_remedies() -> Iterator[None]:
+    """Let what a reader refuses end with flags of the tool in the place of the data set's arguments."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(_flagged(error.told('--{} {}')), error.problems) from error
+    except ValueError as error:
+        what, semicolon, remedy = str(error).rpartition('; ')
+        for pattern, flag in FLAGS.items():
+            remedy = re.sub(pattern, flag, remedy)
+        raise ValueError(f'{what}{semicolon}{remedy}') from error
+
+
+def _flagged(text: str) -> str:
+    return re.sub(r'--\w+', lambda match: match[0].replace('_', '-'), text)
 
 
 def print_conversion(conversion: Conversion, console: Console | None = None) -> None:

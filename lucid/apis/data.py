@@ -17,12 +17,31 @@ from torch.utils.data import DataLoader, Dataset
 
 from lucid.apis.signatures import signature_of
 from lucid.apis.validate import ConfigError
+from lucid.datasets import DataError
 from lucid.registry import DATA_SAMPLERS, DATASETS, FUNCTIONS, METRICS, MODELS
 
 
-def build_dataset(cfg: Mapping[str, Any]) -> Dataset:
-    """Build a data set; what is wrong with its data or its arguments is a ``ConfigError``."""
-    return _build(DATASETS, cfg)
+def build_dataset(cfg: Mapping[str, Any], *, loader: str | None = None) -> Dataset:
+    """Build a data set; what is wrong with its data or its arguments is a ``ConfigError``.
+
+    Args:
+        cfg: Its type and arguments.
+        loader: Key of the loader that it is of, for the remedy.
+
+    Returns:
+        The data set.
+    """
+    try:
+        return _build(DATASETS, cfg)
+    except ConfigError as error:
+        bad = error.__cause__
+        if (
+            loader is None
+            or not isinstance(bad, DataError)
+            or 'on_bad' not in signature_of(DATASETS.get(cfg['type'])).names
+        ):
+            raise
+        raise ConfigError(bad.told(f'{loader}.dataset.{{}}={{}}')) from bad
 
 
 def build_metric(cfg: Mapping[str, Any], dataset: Dataset) -> BaseMetric:

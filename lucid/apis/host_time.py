@@ -32,6 +32,7 @@ class _TimedMemory:
     def __init__(self, memory: Memory, launches: tuple[list[float], list[float]]) -> None:
         self._memory = memory
         self._launches = launches
+        self.device = memory.device
         self.num_warm_ups, self.runs_to_record = memory.num_warm_ups, memory.runs_to_record
         self.warm_up, self.num_bytes = memory.warm_up, memory.num_bytes
 

@@ -8,6 +8,7 @@ from typing import Any
 from mmengine.config import Config
 
 from lucid.apis.signatures import nearest
+from lucid.apis.slots import ELSEWHERE
 from lucid.apis.validate import ConfigError, Path, validate
 
 WORDS: Mapping[str, Any] = {'true': True, 'false': False, 'none': None}
@@ -116,6 +117,6 @@ def _check_declared(
         )
     if part not in names:
         present = set(node) if isinstance(node, Mapping) else set()
-        raise ConfigError(
-            f'--cfg-options {key}: {part} is no key of {place} in {file}; {nearest(part, names | present)}'
-        )
+        known_there = names | present
+        meant = f"did you mean '{ELSEWHERE[part]}'?" if not path and part in ELSEWHERE else nearest(part, known_there)
+        raise ConfigError(f'--cfg-options {key}: {part} is no key of {place} in {file}; {meant}')

@@ -1,7 +1,27 @@
 """What is easily forgotten about a run, said at its start."""
 
+import torch
+
 from lucid.engine.distributed import unwrapped
 from lucid.engine.runner import Runner
+
+SHOWN = 8  # classes
+
+
+def log_start(runner: Runner) -> None:
+    """Log on what a run trains: device, classes, number of images, work directory."""
+    device = next(unwrapped(runner.model).parameters()).device
+    card = f' ({torch.cuda.get_device_name(device)})' if device.type == 'cuda' else ''
+    processes = f' in {runner.world_size} processes' if runner.world_size > 1 else ''
+    train = runner.train_dataloader.dataset
+    classes = getattr(train, 'classes', ())
+    names = ', '.join(classes[:SHOWN]) + (', ...' if len(classes) > SHOWN else '')
+    val = 'no validation' if runner.val_loop is None else f'{len(runner.val_dataloader.dataset)} to validate'
+    runner.logger.info(
+        f'training on {device}{card}{processes}: {len(train)} images, {val}; '
+        f'{len(classes)} class{"" if len(classes) == 1 else "es"}{f": {names}" if names else ""}; '
+        f'work dir: {runner.work_dir}'
+    )
 
 
 def log_remarks(runner: Runner) -> None:

@@ -98,11 +98,12 @@ def describe(hint: Any) -> str:
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return a hint that names the valid name most like ``name``, else all there are, if any."""
+    """Return a hint that names the valid name most like ``name`` in any case, else all there are, if any."""
     names = sorted(set(valid))
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    folded = {valid_name.casefold(): valid_name for valid_name in names}
+    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
     if close:
-        return f"did you mean '{close[0]}'?"
+        return f"did you mean '{folded[close[0]]}'?"
     return f'use one of: {", ".join(names)}' if names else 'there is nothing to choose from: correct or remove it'
 
 

@@ -127,3 +127,17 @@ AT_LEAST: Mapping[str, int] = {
 }
 # Numbers that make no sense at or below zero.
 POSITIVE = ('lr', 'max_norm')
+
+ELSEWHERE = {
+    'epochs': 'train_cfg.max_epochs',
+    'max_epochs': 'train_cfg.max_epochs',
+    'batch': 'train_dataloader.batch_size',
+    'batch_size': 'train_dataloader.batch_size',
+    'num_workers': 'train_dataloader.num_workers',
+    'lr': 'optim_wrapper.optimizer.lr',
+    'imgsz': 'image_size',
+    'patience': 'default_hooks.early_stopping.patience',
+    'on_bad': 'train_dataloader.dataset.on_bad',
+    'num_classes': 'model.num_classes',
+}
+"""What is looked for at the top level, and where it is."""

@@ -17,6 +17,7 @@ from lucid.apis.processes import joined
 from lucid.apis.validate import ConfigError
 from lucid.engine import checkpoint as files
 from lucid.engine.checkpoint import CheckpointError, plain
+from lucid.engine.hooks import CheckpointHook
 from lucid.engine.loops import EpochTrainLoop, Stopped
 from lucid.engine.runner import Runner
 
@@ -160,7 +161,7 @@ def _stoppable(runner: Runner) -> Iterator[None]:
         loop = runner._train_loop
         if len(received) == 1 and runner.world_size == 1 and isinstance(loop, EpochTrainLoop) and loop.training:
             loop.request_stop()
-            runner.logger.warning('stopping at the end of this window; once more stops at once')
+            runner.logger.warning('stopping: the optimizer step in hand is finished first; once more stops at once')
             return
         raise KeyboardInterrupt
 
@@ -178,10 +179,21 @@ def _stoppable(runner: Runner) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _place(runner: Runner) -> str:
+    """Where a run stands: batches are counted within the epoch, as in the log."""
+    per_epoch = len(runner._train_dataloader)
+    done = runner.iter - runner.epoch * per_epoch
+    if done == 0 and runner.epoch > 0:
+        return f'after epoch {runner.epoch} of {runner.max_epochs}'
+    return f'in epoch {runner.epoch + 1} of {runner.max_epochs}, after iteration {done} of {per_epoch}'
+
+
 def _how_to_resume(runner: Runner, *, written: bool) -> str:
     last = Path(runner.work_dir, f'last{files.SUFFIX}')
-    place = f'epoch {runner.epoch + 1}, iteration {runner.iter}'
-    if not last.is_file():
-        return f'Stopped in {place}, before the first checkpoint was written: start again'
-    what = 'written just now' if written else 'of the last window end that was written'
-    return f'Stopped in {place}. The checkpoint {what} is {last}: go on with the same command and --resume {last}'
+    place = _place(runner)
+    saver = next((hook for hook in runner.hooks if isinstance(hook, CheckpointHook)), None)
+    # With overwrite, a file of the run before may still be there.
+    if not last.is_file() or (saver is not None and not saver.is_last_own):
+        return f'Stopped {place}, before the first checkpoint was written: start again'
+    what = 'was written just now' if written else 'is that of the last optimizer step that was saved'
+    return f'Stopped {place}. The checkpoint {last} {what}: go on with the same command and --resume {last}'

@@ -16,6 +16,7 @@ from lucid.apis.slots import (
     DATALOADER_KEYS,
     DATALOADERS,
     DEFAULT_HOOKS,
+    ELSEWHERE,
     HOOK_SLOT,
     INNER_SLOTS,
     MAPPINGS,
@@ -86,6 +87,8 @@ class _Walk:
         self._image_size(cfg.get('image_size'))
         if cfg.get('work_dir') is not None and (problem := folder_problem(cfg['work_dir'])):
             self.problems.append(f'work_dir is {cfg["work_dir"]!r}, but {problem}')
+        if cfg.get('load_from') in ('', '.'):
+            self.problems.append(f'load_from is {cfg["load_from"]!r}; name a checkpoint file, or set it to None')
         if cfg.get('launcher', 'none') not in ('none', 'pytorch'):
             self.problems.append(f"launcher is {cfg['launcher']!r}; use 'none' or 'pytorch'")
 
@@ -173,7 +176,8 @@ class _Walk:
         for key in node:
             if key not in names and key not in ignore:
                 dotted = _dotted((*path, key))
-                self.problems.append(f'{dotted} is no key of {owner}; {nearest(key, names)}')
+                meant = f"did you mean '{ELSEWHERE[key]}'?" if not path and key in ELSEWHERE else nearest(key, names)
+                self.problems.append(f'{dotted} is no key of {owner}; {meant}')
 
     def _number(self, key: str, value: Any, path: Path) -> None:
         if value is None:

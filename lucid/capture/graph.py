@@ -35,6 +35,7 @@ class Memory(Protocol):
     A replay of any graph may write any of this memory, except the tensors that its own pair still needs.
     """
 
+    device: torch.device
     num_warm_ups: int
     runs_to_record: bool  # whether a recording computes what it records
 

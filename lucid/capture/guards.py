@@ -1,8 +1,10 @@
 """Guards: the module state that a recording baked in, kept flat so that checking it walks no modules."""
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from operator import attrgetter, is_, itemgetter
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torch import Tensor, nn
@@ -69,6 +71,24 @@ class Guards:
             for key, value in vars(m).items()
             if isinstance(value, SCALARS) and key not in ('training', _SLOT)
         ]
+        # What a helper that is no module holds, such as an assigner of a loss.
+        plain += [
+            (vars(helper), key, value, _join(_join(path, name), key))
+            for path, m in modules
+            for name, helper in vars(m).items()
+            if _is_helper(name, helper)
+            for key, value in vars(helper).items()
+            if isinstance(value, SCALARS)
+        ]
+        # Copies: who changes a list changes it in place.
+        plain += [
+            (vars(m), key, copy.deepcopy(value), _join(path, key))
+            for path, m in modules
+            if type(m) not in _STRUCTURAL
+            for key, value in vars(m).items()
+            if not key.startswith('_') and _is_plain(value)
+        ]
+        self._sizes = list(map(len, self._dicts))
         self._plain_dicts, self._plain_keys = [p[0] for p in plain], [p[1] for p in plain]
         self._plain_values, self._plain_names = [p[2] for p in plain], [p[3] for p in plain]
 
@@ -105,6 +125,8 @@ class Guards:
             return _differs('the training flag of', self._paths, map(_training, self._dicts), self._training)
         if plain != self._plain_values:
             return _differs('the attribute', self._plain_names, plain, self._plain_values)
+        if list(map(len, self._dicts)) != self._sizes:
+            return _differs('the number of attributes of', self._paths, map(len, self._dicts), self._sizes)
         if list(map(_get, self._children, repeat(_SLOT))) != self._slots:
             return 'a submodule was compiled'
         return None
@@ -114,6 +136,21 @@ class Guards:
             if holder[key] is not value:
                 return f'{name} is another object'
         return 'a parameter, buffer or submodule was added'
+
+
+def _is_plain(value: object) -> bool:
+    """Whether it is a container of scalars alone."""
+    if isinstance(value, dict):
+        return all(isinstance(item, SCALARS) or _is_plain(item) for item in value.values())
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(isinstance(item, SCALARS) or _is_plain(item) for item in value)
+    return False
+
+
+def _is_helper(name: str, value: object) -> bool:
+    """Whether an attribute is an object with attributes of its own that no other guard looks at."""
+    known = (nn.Module, Tensor, type, FunctionType, MethodType, ModuleType)
+    return not name.startswith('_') and hasattr(value, '__dict__') and not isinstance(value, known)
 
 
 def _join(path: str, name: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from lucid.capture.accumulation import AccumulationTable
@@ -45,6 +46,7 @@ class ModuleRegion(Region):
             )
         self._outside = held_outside(model, self.target)
         self._plain = compiled_call(module, self.name) if self.compile else module._call_impl
+        self._eager_before = False  # since the last replay: its graph may wait for the same backward as the next
         self._slot = self._call
         setattr(module, SLOT, self._slot)
 
@@ -59,8 +61,10 @@ class ModuleRegion(Region):
         assert module is not None
         served = self._serve(module, args, kwargs)
         if isinstance(served, Served):
-            return served.recording.replay(served.leaves)
+            direct, self._eager_before = self._eager_before, False
+            return served.recording.replay(served.leaves, direct=direct)
         self._count_eager(*served)
+        self._eager_before = self._eager_before or (module.training and torch.is_grad_enabled())
         return self._plain(*args, **kwargs)
 
     def _record(self, module: nn.Module, leaves: list[Any], signature: Signature, pool: Pool) -> Recording:

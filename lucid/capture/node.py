@@ -21,7 +21,8 @@ class ReplayNode:
     A node of hundreds of parameters takes the host longer to make than all else in a replay. So the parameters hang on
     one lasting node behind an anchor, and each replay makes a node of its inputs and the anchor only. Not so those of
     ``outside``, the ids of parameters that the model uses outside the target as well: the lasting node is older than
-    the outside uses, autograd would come to it after them, and sum in another order than in eager.
+    the outside uses, autograd would come to it after them, and sum in another order than in eager. The same holds for
+    all of them where an eager call of the target comes before the replay and may wait for the same backward.
     """
 
     def __init__(self) -> None:
@@ -31,15 +32,23 @@ class ReplayNode:
         self._anchor: Tensor | None = None
         self._passed = _Passed()
 
-    def attach(self, recording: 'Recording', outputs: list[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Return ``outputs`` as results of ``inputs`` and the parameters; grad mode must be on."""
+    def attach(
+        self, recording: 'Recording', outputs: list[Tensor], inputs: Sequence[Tensor], *, direct: bool
+    ) -> list[Tensor]:
+        """Return ``outputs`` as results of ``inputs`` and the parameters; grad mode must be on.
+
+        ``direct`` leaves the lasting node out: an eager call of the target has just used the parameters too.
+        """
         parameters = recording.parameters
+        self._passed.grads = []  # of a backward that did not want the parameters
+        if direct:
+            return list(_Replay.apply(recording, outputs, True, *inputs, *parameters))
         if self._anchor is None:
             self._direct = [i for i, parameter in enumerate(parameters) if id(parameter) in self.outside]
             self._behind = [i for i, parameter in enumerate(parameters) if id(parameter) not in self.outside]
             self._anchor = _Parameters.apply(self._passed, outputs[0], *(parameters[i] for i in self._behind))
-        direct = (parameters[i] for i in self._direct)
-        return list(_Replay.apply(recording, outputs, *inputs, *direct, self._anchor))
+        alone = (parameters[i] for i in self._direct)
+        return list(_Replay.apply(recording, outputs, False, *inputs, *alone, self._anchor))
 
     def pass_on(self, grads: list[Tensor | None]) -> list[Tensor | None]:
         """Keep gradients for the lasting node; returns those of the inputs and of direct parameters, and a token."""
@@ -67,8 +76,8 @@ class _Parameters(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, passed: _Passed, like: Tensor, *_: Tensor) -> Tensor:
         ctx.passed = passed
-        passed.token = like.new_zeros(())
-        return like.new_zeros(())
+        passed.token = like.new_zeros((), dtype=torch.float32)
+        return like.new_zeros((), dtype=torch.float32)  # floating, or autograd would take it for a constant
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> tuple[Any, ...]:
@@ -80,8 +89,10 @@ class _Replay(torch.autograd.Function):
     """The node of one replayed forward; ``outputs`` are its results, computed before."""
 
     @staticmethod
-    def forward(ctx: Any, recording: 'Recording', outputs: list[Tensor], *_: Tensor) -> tuple[Tensor, ...]:
-        ctx.recording = recording
+    def forward(
+        ctx: Any, recording: 'Recording', outputs: list[Tensor], direct: bool, *_: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.recording, ctx.direct = recording, direct
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*recording.non_differentiable(outputs))
         ctx.versions = _versions(recording.parameters)
@@ -108,7 +119,8 @@ class _Replay(torch.autograd.Function):
                 'a parameter was written in place between the forward and the backward of a replayed region',
                 'call backward before the optimizer steps',
             )
-        return (None, None, *recording.node.pass_on(recording.replay_backward(grads)))
+        found = recording.replay_backward(grads)
+        return (None, None, None, *(found if ctx.direct else recording.node.pass_on(found)))
 
 
 def _versions(tensors: Iterable[Tensor]) -> int:

@@ -119,8 +119,9 @@ class Inspector(TorchDispatchMode):
     the memory outlives the module's own reference.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._device = device
         self.outside: dict[int, Tensor] = {}
         self._made: set[int] = set()  # keys only: holding the tensors would hold every activation at once
 
@@ -135,13 +136,25 @@ class Inspector(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         refuse(func, args, kwargs)
-        for tensor in tensors_in((args, kwargs)):
+        given = tensors_in((args, kwargs))
+        self._check_devices(func, given)
+        for tensor in given:
             key = storage_id(tensor)
             if key not in self._made and key not in self.outside:
                 self.outside[key] = tensor.detach()
         result = func(*args, **kwargs)
-        for tensor in tensors_in(result):
+        made = tensors_in(result)
+        self._check_devices(func, made)
+        for tensor in made:
             key = storage_id(tensor)
             if key not in self.outside:
                 self._made.add(key)
         return result
+
+    def _check_devices(self, func: Any, tensors: Iterable[Tensor]) -> None:
+        """Refuse host tensors beside a card: a kernel takes the value of a 0-d one when it is launched."""
+        if self._device.type != 'cpu' and any(tensor.device.type == 'cpu' for tensor in tensors):
+            raise HostReadError(
+                f'the target uses a tensor on the CPU ({func._schema.name}): replays would keep its first value',
+                'keep it in a buffer on the device, or write a Python number',
+            )

@@ -57,7 +57,7 @@ class Recording:
 
         Raises RecordingError if something in the target cannot be recorded; nothing has been captured yet.
         """
-        inspector = Inspector()
+        inspector = Inspector(self.pool.memory.device)
         with self._stand_ins.in_place():
             self.pool.memory.warm_up(lambda: inspector.run(self._rehearse))
             for _ in range(self.pool.memory.num_warm_ups - 1):
@@ -89,8 +89,11 @@ class Recording:
         # Without the autograd graph: it holds the activations, whose memory later recordings may share.
         self._outputs = [output.detach() for output in outputs]
 
-    def replay(self, leaves: Sequence[Any]) -> Any:
-        """Replay the forward on the inputs ``leaves``; the caller owns what is returned."""
+    def replay(self, leaves: Sequence[Any], *, direct: bool = False) -> Any:
+        """Replay the forward on the inputs ``leaves``; the caller owns what is returned.
+
+        ``direct``: see ``ReplayNode.attach``.
+        """
         self.pool.before_forward()
         with torch.no_grad():
             for i in self._positions:
@@ -100,7 +103,7 @@ class Recording:
         self.num_replays += 1
         if self.gradients is not None:
             inputs = [leaves[i] for i in self._input_positions]
-            outputs = self.node.attach(self, outputs, inputs)
+            outputs = self.node.attach(self, outputs, inputs, direct=direct)
         assert self._structure is not None
         tensors = iter(outputs)
         num_leaves = len(outputs) + len(self._constants)

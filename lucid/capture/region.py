@@ -191,6 +191,8 @@ class Region(ABC):
         self._failed.clear()
         pool, self._pool = self._pool, None
         if pool is None or not pool.recordings:
+            if pool is not None:
+                pool.release()
             return
         fruitless = all(recording.num_replays <= 1 for recording in pool.recordings)
         self._num_fruitless = self._num_fruitless + 1 if fruitless else 0

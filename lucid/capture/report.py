@@ -22,6 +22,7 @@ class Reason(enum.Enum):
     TOO_MANY = 'more signatures than max_signatures', False
     CHANGED = 'a guard failed', False
     FAILED = 'recording failed', False
+    GRADIENT = 'a gradient that the sums do not hold', False
 
     def __init__(self, text: str, expected: bool) -> None:
         self.text = text

@@ -20,6 +20,7 @@ class StepWrapper(Protocol):
     """What a step region needs of an optimizer wrapper: what the host decides apart from what the device computes."""
 
     window_ended: bool
+    param_groups: list[dict[str, Any]]
 
     def scale_loss(self, loss: Tensor) -> Tensor:
         """The loss over its window's number of micro-batches."""
@@ -35,6 +36,9 @@ class StepWrapper(Protocol):
 
     def apply(self) -> None:
         """Make a step from the gradients and clear them, on the device."""
+
+    def abandon(self) -> None:
+        """Forget what an ``apply`` that was broken off has begun."""
 
     def baked(self) -> tuple[Any, ...]:
         """The Python values that a recording of ``apply`` holds."""
@@ -81,8 +85,13 @@ class MicroBatch:
 
     def record(self) -> None:
         """Record the step."""
+        versions = [self._statics[i]._version for i in self._positions]
         with self._stand_ins.in_place(), undone_on_tape(self._pool):
             self._logs = self._graph.record(self._run)
+        if versions != [self._statics[i]._version for i in self._positions]:
+            raise RecordingError(
+                'the step writes into its batch in place: the caller would see it in eager only', 'work on a clone'
+            )
 
     def replay(self, leaves: Sequence[Any]) -> dict[str, Tensor]:
         """Run the step on the inputs ``leaves``; the caller owns what is returned."""
@@ -103,7 +112,7 @@ class MicroBatch:
         loss, values = self._model.compute(data, self._wrapper)
         # As eager does, outside autocast.
         start = self._wrapper.amplify(self._wrapper.scale_loss(loss))
-        found = leaves_of([start])
+        found = leaves_of([start]) if start.requires_grad else {}
         for leaf, _ in found.values():
             if not self._stand_ins.is_stand_in(leaf):
                 raise self._stand_ins.refuse(leaf)
@@ -121,8 +130,13 @@ class MicroBatch:
         """One tensor for neighbours of one dtype: a replay clones few."""
         self._names = list(values)
         groups: list[list[Tensor]] = []
-        for value in values.values():
-            if not groups or groups[-1][0].dtype != value.dtype:
+        for name, value in values.items():
+            if not isinstance(value, Tensor):
+                raise RecordingError(
+                    f'the value {name!r} for the log is a {type(value).__name__}, which a replay would repeat',
+                    'return tensors on the device',
+                )
+            if not groups or (groups[-1][0].dtype, groups[-1][0].shape) != (value.dtype, value.shape):
                 groups.append([])
             groups[-1].append(value.detach())
         return [torch.stack(group) for group in groups]
@@ -148,9 +162,12 @@ class WindowEnd:
         self._sums.restore(self.pattern)
 
     def replay(self) -> None:
-        """Make the step, and clear the gradients."""
+        """Make the step, and clear the gradients of the wrapper's parameters, as ``apply`` does."""
         self._graph.replay()
-        for parameter in self._sums.parameters:
+        owned = [parameter for group in self._wrapper.param_groups for parameter in group['params']]
+        # Autograd must know that they were written: a graph that waits for its backward has saved them.
+        torch.autograd.graph.increment_version([parameter for parameter in owned if parameter.grad is not None])
+        for parameter in owned:
             parameter.grad = None
 
     def release(self) -> None:
@@ -164,7 +181,7 @@ class WindowEnd:
 
 def rehearse(pool: Pool, run: Any, *, around: Any) -> list[Tensor]:
     """Run ``run`` as often as the memory asks, undone; the tensors from outside that it reads, to keep them alive."""
-    inspector, undo = Inspector(), Undo()
+    inspector, undo = Inspector(pool.memory.device), Undo()
     with around(), undo:
         pool.memory.warm_up(lambda: inspector.run(run))
     for _ in range(pool.memory.num_warm_ups - 1):  # without modes, under which nothing is compiled

@@ -1,8 +1,9 @@
 """The step region: the whole training step of a model as graphs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
+from types import MethodType
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from lucid.capture.signature import Signature
 from lucid.capture.step import MicroBatch, StepWrapper, WindowEnd
 
 SEAM = ('compute', 'step')
-NEEDS = ('scale_loss', 'amplify', 'advance', 'step', 'apply', 'baked')
+NEEDS = ('scale_loss', 'amplify', 'advance', 'step', 'apply', 'abandon', 'baked')
 
 
 class StepRegion(Region):
@@ -39,6 +40,7 @@ class StepRegion(Region):
         self._wrapper: Any = None
         self._sums: Accumulator | None = None
         self._ends: list[WindowEnd] = []
+        self._failed_ends: set[tuple[bool, ...]] = set()
 
     def compiled_paths(self, model: nn.Module) -> Sequence[str]:
         """The modules that ``model.branch_free`` names, if the region compiles."""
@@ -47,13 +49,19 @@ class StepRegion(Region):
     @property
     def active(self) -> bool:
         """Whether steps come here."""
-        return self._module is not None and vars(self._module).get('step') == self._step
+        return self._module is not None and vars(self._module).get('step') is self._slot
 
     def _attach(self, model: nn.Module, module: nn.Module) -> None:
         if missing := [name for name in SEAM if not callable(getattr(type(model), name, None))]:
             raise TargetError(
                 f'{type(model).__name__} has no {" and no ".join(missing)}, through which a step is captured',
                 "capture a module of it: dict(type='ModuleRegion', target=...)",
+            )
+        seams = {name: _place(type(model), name) for name in SEAM}
+        if seams['step'] < seams['compute']:
+            raise TargetError(
+                f'{type(model).__name__} overrides step, which a replay would not run',
+                'override compute, or capture a module',
             )
         if 'step' in vars(model):
             raise TargetError('the step is captured already', 'name StepRegion once')
@@ -64,10 +72,11 @@ class StepRegion(Region):
         self._wrapper = self._sums = None
         self._ends = []
         self._compiled = CompiledModules(model, self.compiled_paths(model))
-        vars(model)['step'] = self._step
+        self._slot = _Slot(self._step, model)
+        vars(model)['step'] = self._slot
 
     def _detach(self, module: nn.Module) -> None:
-        if vars(module).get('step') == self._step:
+        if vars(module).get('step') is self._slot:
             del vars(module)['step']
         else:
             self.routes.slot_taken = True
@@ -86,6 +95,12 @@ class StepRegion(Region):
                 f'{kind.__module__}.{kind.__name__} has no {", ".join(missing)}: its step reads the host',
                 "use lucid's OptimWrapper or AmpOptimWrapper with one of lucid's optimizers, in default_scope='lucid'",
             )
+        kind = type(wrapper)
+        for name in ('update_params', 'backward', 'run_backward'):
+            if hasattr(kind, name) and _place(kind, name) < _place(kind, 'scale_loss'):
+                raise TargetError(
+                    f'{kind.__name__} overrides {name}, which a replay would not run', 'override amplify or apply'
+                )
 
     def _step(self, data: Mapping[str, Any], optim_wrapper: Any) -> dict[str, Tensor]:
         model: Any = self._module
@@ -115,6 +130,12 @@ class StepRegion(Region):
         assert pool is not None
         assert model is not None
         pattern = sums.pattern()
+        owned = (parameter for group in wrapper.param_groups for parameter in group['params'])
+        if pattern in self._failed_ends or any(p.grad is not None and id(p) not in sums.ids for p in owned):
+            if pattern not in self._failed_ends:
+                self._count_eager(Reason.GRADIENT, 'at the end of a window')
+            wrapper.apply()
+            return
         end = next((end for end in self._ends if end.pattern == pattern and end in pool.extras), None)
         if end is None:
             end = WindowEnd(wrapper, pool, sums, pattern)
@@ -123,6 +144,8 @@ class StepRegion(Region):
                     make(end, check)
             except CaptureError as error:
                 sums.restore(pattern)
+                wrapper.abandon()
+                self._failed_ends.add(pattern)
                 if self._policy.on_error == 'raise':
                     raise
                 self._count_eager(Reason.FAILED, error.what)
@@ -134,22 +157,40 @@ class StepRegion(Region):
         end.replay()
 
     def _make_guards(self, module: nn.Module) -> Guards:
+        self._ends, self._failed_ends = [], set()
         trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        if self._sums is None or [*map(id, trainable)] != [*map(id, self._sums.parameters)] or not self._fits():
+        if self._sums is None or not self._sums.fits(trainable):
             self._sums = Accumulator(trainable)
         return StepGuards(super()._make_guards(module), self._wrapper, trainable)  # type: ignore[return-value]
-
-    def _fits(self) -> bool:
-        sums = self._sums
-        assert sums is not None
-        return all(
-            (view.shape, view.dtype, view.device) == (p.shape, p.dtype, p.device)
-            for view, p in zip(sums.views, sums.parameters, strict=True)
-        )
 
     def _record(self, module: nn.Module, leaves: list[Any], signature: Signature, pool: Pool) -> MicroBatch:
         assert self._sums is not None
         return MicroBatch(module, self._wrapper, leaves, signature, pool, self._sums)
+
+
+class _Slot:
+    """What takes the steps; copies and pickles of the model get its own step in its place."""
+
+    def __init__(self, step: Callable[..., Any], model: nn.Module) -> None:
+        self._step, self._model = step, model
+
+    def __call__(self, data: Mapping[str, Any], optim_wrapper: Any) -> Any:
+        return self._step(data, optim_wrapper)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return _own_step(memo.get(id(self._model), self._model))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _own_step, (self._model,)
+
+
+def _own_step(model: Any) -> Any:
+    return MethodType(type(model).step, model)
+
+
+def _place(kind: type, name: str) -> int:
+    """How far up the bases of a class a method is defined."""
+    return next(i for i, base in enumerate(kind.__mro__) if name in vars(base))
 
 
 class StepGuards:

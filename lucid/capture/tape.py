@@ -31,6 +31,7 @@ class Call(NamedTuple):
 class TapeMemory:
     """Memory of tapes; ``shared=False`` models separate pools for forwards and backwards."""
 
+    device = torch.device('cpu')
     num_warm_ups = 1
     runs_to_record = True
 

@@ -40,6 +40,7 @@ class Content(NamedTuple):
     layout: ``coco``, ``yolo`` or ``voc``
     source: the file that was read, or that leads to those that were
     rows:   of all images, in the order of their files
+    split:  its name, where the source is that of several; else empty
     """
 
     layout: str
@@ -47,6 +48,7 @@ class Content(NamedTuple):
     categories: Categories
     images: list[ImageRow]
     rows: list[Row]
+    split: str = ''
 
 
 def check_targets(targets: Sequence[str], layout: str) -> None:

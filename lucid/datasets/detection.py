@@ -208,9 +208,12 @@ def usable_images(content: Content, problems: Problems) -> NDArray[np.int64]:
     files = [image.file for image in content.images]
     sizes = np.array([(image.height, image.width) for image in content.images], dtype=np.int32)
     problems.add_images(ImageStore(files, sizes).errors(decode=problems.policy == 'skip_image'), files)
-    problems.settle(str(content.source))
-    kept = np.flatnonzero(~problems.bad_images(len(files)))
+    source = f'{content.source}, split {content.split}' if content.split else str(content.source)
+    bad_I = problems.bad_images(len(files))
+    boxes = sum(bool(bad_I[row.image]) for row in content.rows)
+    problems.settle(source, f' {bad_I.sum()} of {len(files)} images, with {boxes} good boxes' if bad_I.any() else '')
+    kept = np.flatnonzero(~bad_I)
     if not len(kept):
-        text = f'{content.source}: no image is usable ({problems.counts()}); correct the files'
+        text = f'{source}: no image is usable ({problems.counts()}); correct the files'
         raise DataError(text, problems.found)
     return kept

@@ -51,7 +51,7 @@ def read_image(path: str | Path, *, size: tuple[int, int] | None = None) -> Imag
     try:
         content = Path(path).read_bytes()
     except OSError as error:
-        message = f'{path}: cannot be read ({error.strerror}); restore the file or correct image_dir'
+        message = f'{path}: cannot be read ({error.strerror}); restore the file or correct what leads to it'
         raise ImageError(message, kind='missing_image') from error
     if not content:
         raise ImageError(f'{path}: the file is empty (0 bytes); restore it', kind='empty_file')

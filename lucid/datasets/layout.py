@@ -1,5 +1,6 @@
 """Which layout a folder has, and where annotations and images of COCO JSON lie in it."""
 
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def find_layout(data_root: Path, split: str) -> str:
         ValueError: Several layouts fit, or there is no folder.
     """
     if not data_root.exists():
-        raise ValueError(f'data_root {data_root} does not exist; set data_root to the folder of the data set')
+        raise ValueError(f'data_root {data_root} does not exist; {_instead(data_root)}')
     jsons = [] if data_root.is_file() else _places(data_root, ANNOTATIONS, split)
     yolo = find_yolo_file(data_root)
     found = {
@@ -87,7 +88,7 @@ def find_annotations(data_root: Path, split: str, ann_file: str | Path | None = 
         ValueError: There is none, or more than one.
     """
     if not data_root.is_dir():
-        raise ValueError(f'data_root {data_root} is no folder; set data_root to the folder of the data set')
+        raise ValueError(f'data_root {data_root} is no folder; {_instead(data_root)}')
     if ann_file is not None:
         path = data_root / ann_file
         if not path.is_file():
@@ -142,6 +143,14 @@ def _places(data_root: Path, patterns: Sequence[str], split: str) -> list[Path]:
     """Where something of a split may lie."""
     names = ALIASES.get(split, (split,))
     return list(dict.fromkeys(data_root / pattern.format(split=name) for name in names for pattern in patterns))
+
+
+def _instead(missing: Path) -> str:
+    """What a path that leads to no data set may have meant."""
+    there = [path.name for path in missing.parent.iterdir() if path.is_dir()] if missing.parent.is_dir() else []
+    close = difflib.get_close_matches(missing.name, there, n=1)
+    hint = f'did you mean {missing.parent / close[0]}? ' if close and close[0] != missing.name else ''
+    return f'{hint}set data_root to the folder of the data set'
 
 
 def _listed(paths: Sequence[Path]) -> str:

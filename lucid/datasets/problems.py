@@ -14,6 +14,8 @@ POLICIES = ('error', 'skip_box', 'skip_image')
 REPORT = 'report'
 """Policy of tools that look at bad data: nothing is refused, bad images stay; no word for training."""
 SHOWN = 5
+MISSING_LABEL = 'missing_label'
+"""Kind of an image without label file, which may be meant."""
 
 
 class Problem(NamedTuple):
@@ -48,11 +50,31 @@ class DataError(ValueError):
     """A data set that its policy refuses.
 
     problems: all that was found, those that the policy would leave out included
+    policies: those under which the data set would pass
     """
 
-    def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, problems: Sequence[Problem] = (), policies: Sequence[str] = ()) -> None:
+        self.what = message
         self.problems = tuple(problems)
+        self.policies = tuple(policies)
+        super().__init__(self.told("{}='{}'"))
+
+    def told(self, form: str) -> str:
+        """The message, with the remedy as its reader can type it.
+
+        Args:
+            form: How an argument is set: its name and its value come in the place of ``{}``.
+
+        Returns:
+            What is wrong, and what to do.
+        """
+        if not self.policies:
+            return self.what
+        words = ' or '.join(form.format('on_bad', policy) for policy in self.policies)
+        text = f'{self.what}\ncorrect the files, or set {words} to leave out what is bad'
+        if any(problem.kind == MISSING_LABEL for problem in self.problems):
+            text += f'; if images without labels show no objects, set {form.format("missing_labels", "background")}'
+        return text
 
 
 class Problems:
@@ -99,11 +121,12 @@ class Problems:
         """Number of problems per kind."""
         return dict(Counter(problem.kind for problem in self.found))
 
-    def settle(self, source: str) -> None:
+    def settle(self, source: str, cost: str = '') -> None:
         """Refuse the data set if the policy says so; else say in the log what is left out.
 
         Args:
-            source: The annotation file, for the message.
+            source: The annotation file, and the split where it does not tell, for the message.
+            cost: What is left out with it though nothing is wrong with it, for the log.
 
         Raises:
             DataError: Names the first problems, the counts per kind, and the remedy.
@@ -113,17 +136,14 @@ class Problems:
         refused = [problem for problem in self.found if problem.refused_by(self.policy)]
         counts = ', '.join(f'{number} {kind}' for kind, number in sorted(self.counts().items()))
         if not refused:
-            print_log(f'{source}: {self.policy} leaves out: {counts}', 'current', 30)
+            print_log(f'{source}: {self.policy} leaves out{cost}: {counts}', 'current', 30)
             return
         lines = [problem.message for problem in refused[:SHOWN]]
         if len(refused) > SHOWN:
             lines.append(f'... and {len(refused) - SHOWN} more')
-        policies = "'skip_image'" if self.policy == 'skip_box' else "'skip_box' or 'skip_image'"
-        raise DataError(
-            '\n  '.join([f'{source} has bad data ({counts}):', *lines])
-            + f'\ncorrect the files, or set on_bad={policies} to leave out what is bad',
-            self.found,
-        )
+        # Those alone that let it pass: no box is at fault where an image or a label file is missing or damaged.
+        passing = [word for word in POLICIES if not any(problem.refused_by(word) for problem in self.found)]
+        raise DataError('\n  '.join([f'{source} has bad data ({counts}):', *lines]), self.found, passing)
 
     def bad_images(self, num_images: int) -> NDArray[np.bool_]:
         """Which images the policy leaves out."""

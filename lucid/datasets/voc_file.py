@@ -18,7 +18,7 @@ from lucid.datasets.content import (
     checked_box,
 )
 from lucid.datasets.images import image_sizes
-from lucid.datasets.problems import Problems
+from lucid.datasets.problems import MISSING_LABEL, Problems
 from lucid.datasets.xml_lines import XmlError, line_of, parse_xml
 
 ANNOTATIONS, IMAGES, SPLITS, CLASSES = 'Annotations', 'JPEGImages', 'ImageSets/Main', 'classes.txt'
@@ -77,8 +77,8 @@ def read_voc(
             continue
         except FileNotFoundError:
             if missing_labels == 'error':
-                text = "does not exist; write one without objects, or set missing_labels='background'"
-                problems.add('missing_label', text, place=str(path), image=index)
+                text = 'does not exist; write one without objects if its image shows none'
+                problems.add(MISSING_LABEL, text, place=str(path), image=index)
         except XmlError as error:
             problems.add('broken_label', str(error), place=error.place, image=index)
         roots.append(None)

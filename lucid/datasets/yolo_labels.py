@@ -18,7 +18,7 @@ from lucid.datasets.content import (
     checked_box,
 )
 from lucid.datasets.images import image_sizes
-from lucid.datasets.problems import Problems
+from lucid.datasets.problems import MISSING_LABEL, Problems
 from lucid.datasets.yolo_file import (
     NAME,
     YoloImage,
@@ -73,7 +73,7 @@ def read_yolo(
         rows += _rows(one, images[-1], index, len(file.names), targets, missing_labels, problems)
     _check_orphans(listed, path.parent, problems)
     categories = Categories(tuple(range(len(file.names))), file.names, ())
-    return Content('yolo', path, categories, images, rows)
+    return Content('yolo', path, categories, images, rows, split)
 
 
 def _rows(
@@ -90,10 +90,8 @@ def _rows(
         text = one.label.read_text(encoding='utf-8-sig')
     except FileNotFoundError:
         if missing_labels == 'error':
-            remedy = "write an empty one for an image without objects, or set missing_labels='background'"
-            problems.add(
-                'missing_label', f'image {image.file} has no label file; {remedy}', place=str(one.label), image=index
-            )
+            text = f'image {image.file} has no label file; write an empty one if it shows no objects'
+            problems.add(MISSING_LABEL, text, place=str(one.label), image=index)
         return []
     except (OSError, UnicodeError) as error:
         problems.add('broken_label', f'cannot be read ({error}); restore it', place=str(one.label), image=index)

@@ -123,7 +123,7 @@ def load(path: str | Path, map_location: Any = 'cpu') -> dict[str, Any]:
     """
     path = Path(path).expanduser()
     if not path.is_file():
-        raise FileNotFoundError(f'no checkpoint at {path}{_remedy(path)}')
+        raise FileNotFoundError(f'no checkpoint at {path}{_remedy(path, is_missing=True)}')
     return _read(path, map_location, advise=True)
 
 
@@ -150,10 +150,12 @@ def _read(path: Path, map_location: Any, *, advise: bool) -> dict[str, Any]:
     return checkpoint
 
 
-def _remedy(path: Path) -> str:
+def _remedy(path: Path, *, is_missing: bool = False) -> str:
     before = intact_before(path)
     if before is None:
         return f'. No intact checkpoint lies beside it in {path.parent}: correct the path, or train anew'
+    if is_missing:
+        return f'. Correct the path; the newest intact checkpoint in its folder is {before}'
     return f'. The newest intact checkpoint before it is {before}: use that one'
 
 

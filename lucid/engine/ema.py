@@ -55,7 +55,13 @@ class ExponentialMovingAverage:
         self._live = live
 
     def refresh(self) -> None:
-        """Count an update and fill its decay; exactly once before each ``update``."""
+        """Count an update and fill its decay; exactly once before each ``update``.
+
+        Raises:
+            RuntimeError: The averages are swapped in: said here, on the host, because ``update`` may be replayed.
+        """
+        if self.swapped:
+            raise RuntimeError('EMA: the model holds the averages; swap them out before training goes on')
         self.num_updates += 1
         keep = self.decay * (1 - math.exp(-self.num_updates / self.warmup))
         self._keep.fill_(keep)  # fill_, not rebind: a recording holds this address

@@ -14,7 +14,7 @@ from lucid.evaluation.average_precision import SUMMARY, AveragePrecision, averag
 from lucid.evaluation.class_table import class_table
 from lucid.evaluation.ground_truth import GroundTruth, read_ground_truth
 from lucid.evaluation.report import make_report
-from lucid.evaluation.results import ImageResult, result_rows, write_results
+from lucid.evaluation.results import ImageResult, Names, result_rows, write_results
 from lucid.registry import METRICS
 from lucid.structures.detections import PATHS, of_path
 from lucid.structures.evaluation import EvaluationReport
@@ -41,7 +41,8 @@ class CocoMetric(BaseMetric):
             the model for them. The first one is written to ``outfile``.
         max_detections: Detections per class and image that AP and AR count.
         recall_detections: Detections per class and image that ``recall50`` counts.
-        outfile: Where to write the detections of the first path as COCO results JSON; None writes none.
+        outfile: Where to write the detections of the first path as COCO results JSON, with ``file`` and ``class``
+            beside the ids where ``ann_file`` is content; None writes none.
         format_only: Write ``outfile`` and compute nothing, for data without published ground truth.
         collect_device: ``'cpu'`` or ``'gpu'``, how ranks exchange results.
         prefix: What the keys begin with.
@@ -142,12 +143,20 @@ class CocoMetric(BaseMetric):
             self._check(found, truth, first=i == 0)
             detections = result_rows(found, truth)
             if i == 0 and self.outfile is not None:
-                write_results(detections, Path(self.outfile))
+                write_results(detections, Path(self.outfile), self._names_beside(found))
                 print_log(f'{len(detections)} detections of {len(found)} images written to {self.outfile}', 'current')
             if not self.format_only:
                 limits = self.max_detections, self.recall_detections
                 self._evaluated[path] = found, average_precision(detections, sorted(found), truth, limits=limits)
         return self._summary() if self._evaluated else {}
+
+    def _names_beside(self, images: Mapping[int, ImageResult]) -> Names | None:
+        """What the ids stand for, where no COCO JSON of the user's says it."""
+        if not isinstance(self.ann_file, Mapping):
+            return None
+        truth = self.ground_truth
+        files = {image_id: result.file for image_id, result in images.items()}
+        return Names(files, dict(zip(truth.category_ids, truth.classes, strict=True)))
 
     def reports(
         self, *, num_worst: int = 8, confusion_rule: tuple[float, float] = (0.25, 0.5)

@@ -29,6 +29,17 @@ class ImageResult(NamedTuple):
     file: str = ''
 
 
+class Names(NamedTuple):
+    """What ids stand for that no file of the user's says: ``files`` by image id, ``classes`` by category id."""
+
+    files: Mapping[int, str]
+    classes: Mapping[int, str]
+
+    def of(self, row: Mapping) -> dict[str, str]:
+        """File and class of a row of ``result_rows``."""
+        return {'file': self.files[row['image_id']], 'class': self.classes[row['category_id']]}
+
+
 def result_rows(images: Mapping[int, ImageResult], truth: GroundTruth) -> list[dict]:
     """Rows as the evaluator indexes them, best first inside an image; the first four keys are COCO's result format."""
     rows: list[dict] = []
@@ -56,14 +67,21 @@ def result_rows(images: Mapping[int, ImageResult], truth: GroundTruth) -> list[d
     return rows
 
 
-def write_results(detections: Sequence[dict], path: Path) -> None:
-    """Write rows as COCO results JSON, whole or not at all; boxes to a thousandth of a pixel."""
+def write_results(detections: Sequence[dict], path: Path, names: Names | None = None) -> None:
+    """Write rows as COCO results JSON, whole or not at all; boxes to a thousandth of a pixel.
+
+    Args:
+        detections: What ``result_rows`` returned.
+        path: The file.
+        names: Written beside the ids, as ``file`` and ``class``; None writes none.
+    """
     rows = [
         {
             'image_id': row['image_id'],
             'category_id': row['category_id'],
             'bbox': [round(value, 3) for value in row['bbox']],
             'score': row['score'],
+            **({} if names is None else names.of(row)),
         }
         for row in detections
     ]

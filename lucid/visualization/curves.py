@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from lucid.visualization.figures import new_figure, plain
 
@@ -31,11 +32,15 @@ def curves_figure(training: Rows, validations: Rows) -> Figure:
     keys = [name for name in dict.fromkeys(name for row in validations for name in row) if name != 'epoch']
     for key in keys:
         _line(metrics, validations, key, linewidth=1.5, marker='o', markersize=3)
+    drawn = [float(value) for line in metrics.lines for value in np.asarray(line.get_ydata()) if np.isfinite(value)]
+    if drawn and min(drawn) >= 0:
+        metrics.set_ylim(bottom=0)  # the margin below would be of values that there are not
     if keys:
         _mark_best(metrics, validations, keys[0])
     for axes, title in ((losses, 'loss'), (rates, 'learning rate'), (metrics, 'validation')):
         axes.set_title(title, fontsize=10)
         axes.set_xlabel('epoch')
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.grid(alpha=0.3)
         if len(axes.lines) > 1:
             axes.legend(fontsize=8)

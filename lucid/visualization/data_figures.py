@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from lucid.visualization.figures import bar_chart, new_figure, plain
 
@@ -74,10 +74,14 @@ def _sizes(axes: Axes, sides_N2: np.ndarray, image_size: tuple[int, int]) -> Non
         axes.figure.colorbar(counts, ax=axes, label='boxes')
     axes.set(xscale='log', yscale='log', xlim=(start, end), ylim=(start, end))
     line = np.geomspace(start, end, 100)
-    for side in (SMALL, LARGE):
+    seen = [side for side in (SMALL, LARGE) if side <= end]
+    for side in seen:
         axes.plot(line, side**2 / line, color='tab:red', linewidth=0.8, linestyle='--')
     height, width = image_size
-    axes.set_title(f'size in the {width}x{height} input (dashed: areas of {SMALL}² and {LARGE}²)', fontsize=9)
+    dashed = (
+        f' (dashed: area{"s" if len(seen) > 1 else ""} of {" and ".join(f"{side}²" for side in seen)})' if seen else ''
+    )
+    axes.set_title(f'size in the {width}x{height} input{dashed}', fontsize=9)
     axes.set_xlabel('width, pixels')
     axes.set_ylabel('height, pixels')
     for axis in (axes.xaxis, axes.yaxis):
@@ -107,8 +111,11 @@ def _aspects(axes: Axes, sides_N2: np.ndarray) -> None:
 def _numbers(axes: Axes, per_image_I: np.ndarray, capacity: Sequence[int]) -> None:
     most = int(per_image_I.max(initial=0))
     axes.hist(per_image_I, bins=np.linspace(-0.5, most + 0.5, min(most + 2, 101)).tolist(), color='tab:blue')
-    for step in capacity:
-        if step <= 1.5 * most:
-            axes.axvline(step, color='tab:red', linewidth=0.8, linestyle='--')
-    axes.set_title('boxes per image (dashed: what targets are padded to)', fontsize=9)
+    seen = [step for step in capacity if step <= 1.5 * most]
+    for step in seen:
+        axes.axvline(step, color='tab:red', linewidth=0.8, linestyle='--')
+    axes.set_title(f'boxes per image{" (dashed: what targets are padded to)" if seen else ""}', fontsize=9)
+    axes.set_xlim(-0.5 if not per_image_I.all() else 0, max([most + 0.5, *(1.05 * step for step in seen)]))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel('images')

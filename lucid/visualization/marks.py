@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import cv2
 import numpy as np
 
-from lucid.visualization.panels import add_caption, resize_to_side
-from lucid.visualization.text import put_text, text_size
+from lucid.visualization.panels import add_caption, caption_size, resize_to_side
+from lucid.visualization.text import put_text, text_size, wrapped
 
 _MARK = (255, 40, 40)
 _OUTSIDE = (70, 70, 74)
@@ -27,7 +27,7 @@ def draw_problem(
     Args:
         image: uint8 (H, W, 3), RGB; stays as it is.
         box: xyxy, pixels of ``image``, as it is stated; None draws none.
-        caption: Lines above the picture.
+        caption: Lines above the picture; what is too long for its width goes on in the next line.
         side: Pixels of the panel's longer side, without its caption.
 
     Returns:
@@ -61,12 +61,10 @@ def draw_message(lines: Sequence[str], caption: Sequence[str], *, side: int = 48
     panel = np.full((side // 2, side, 3), _OUTSIDE, np.uint8)
     size, y = 14, 24
     for line in lines:
-        while line and y < panel.shape[0]:
-            end = len(line)
-            while end > 1 and text_size(line[:end], size).width > side - 16:
-                end -= 1
-            put_text(panel, line[:end], (8, y), size, _INK)
-            line, y = line[end:], y + text_size('x', size).height + 4
+        for part in wrapped(line, size, side - 16):
+            if y < panel.shape[0]:
+                put_text(panel, part, (8, y), size, _INK)
+            y += text_size('x', size).height + 4
     return _captioned(panel, caption)
 
 
@@ -94,6 +92,8 @@ def _pixel(point: tuple[float, float]) -> tuple[int, int]:
 
 
 def _captioned(panel: np.ndarray, caption: Sequence[str]) -> np.ndarray:
-    for line in reversed(caption):
+    width = panel.shape[1]
+    lines = [part for line in caption for part in wrapped(line, caption_size(width), width - 8)]
+    for line in reversed(lines):
         panel = add_caption(panel, line)
     return panel

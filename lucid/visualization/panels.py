@@ -21,10 +21,15 @@ def resize_to_side(image: np.ndarray, side: int) -> np.ndarray:
     return cv2.resize(image, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC)
 
 
+def caption_size(width: int) -> int:
+    """Pixels of the letters above a picture of that width."""
+    return max(11, min(22, round(width / 28)))
+
+
 def add_caption(image: np.ndarray, text: str) -> np.ndarray:
     """Put a strip with one line of text on top of an RGB image; what does not fit is cut off with an ellipsis."""
     width = image.shape[1]
-    size = max(11, min(22, round(width / 28)))
+    size = caption_size(width)
     while len(text) > 1 and text_size(text, size).width > width - 8:
         text = f'{text.rstrip("…")[:-1]}…'
     room = text_size(text, size)

@@ -38,6 +38,20 @@ def text_size(text: str, size: int) -> TextSize:
     return TextSize(width, round(size * 0.8), round(size * 0.25))
 
 
+def wrapped(text: str, size: int, width: int) -> list[str]:
+    """``text`` in lines of at most ``width`` pixels, broken between words, and in a word that alone is too long."""
+    lines: list[str] = []
+    while text:
+        end = len(text)
+        while end > 1 and text_size(text[:end], size).width > width:
+            end -= 1
+        if end < len(text) and (space := text.rfind(' ', 1, end + 1)) > 0:
+            end = space
+        lines.append(text[:end].rstrip())
+        text = text[end:].lstrip()
+    return lines
+
+
 def put_text(image: np.ndarray, text: str, origin: tuple[int, int], size: int, color: tuple[int, int, int]) -> None:
     """Write into ``image`` in place; ``origin`` is the left end of the baseline."""
     # OpenCV breaks a line at the right border: a limit beyond it keeps the line whole.

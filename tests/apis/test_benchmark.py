@@ -83,7 +83,7 @@ def test_the_table_has_the_ratios() -> None:
     ]
     out = StringIO()
     found = Benchmark('mine.py', 'network', 'bf16', 16, (640, 640), 'Card 1', timings, timings)
-    print_benchmark(found, console=Console(file=out, width=120))
+    print_benchmark(found, console=Console(file=out, width=80))
     line = next(line for line in out.getvalue().splitlines() if 'captured' in line)
     # 40 / 10 ms, 10 / 8 busy, 16 images in 10 ms, rounds 9 to 11
-    assert line.split() == ['captured', '1', '10.00', '20', '%', '1600', '4.00', '8.00', '1.250', '3010', '200', '1.5s']
+    assert line.split() == ['captured', '1', '10.0', '±1.0', '1600', '4.00', '8.0', '1.250', '3010', '200', '2', 's']

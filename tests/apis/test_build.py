@@ -3,6 +3,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
 import pytest
 from mmengine.config import Config
 from torch.utils.data import Dataset
@@ -174,3 +176,28 @@ def test_the_resolved_config_can_be_used_as_a_config(tiny: Make, tmp_path: Path)
     again = load_config(saved)
     assert again.to_dict() == runner.cfg.to_dict()
     assert json.dumps(again.to_dict())
+
+
+def test_bad_data_is_refused_with_the_key_of_its_loader(tiny: Make, tmp_path: Path) -> None:
+    for name in ('images', 'labels'):
+        (tmp_path / name).mkdir()
+    cv2.imwrite(str(tmp_path / 'images/a.jpg'), np.zeros((40, 60, 3), np.uint8))
+    (tmp_path / 'labels/a.txt').write_text('7 0.5 0.5 0.5 0.5\n')
+    (tmp_path / 'data.yaml').write_text('names: [ant]\ntrain: images\nval: images\n')
+    cfg = tiny()
+    for name in ('train', 'val'):
+        cfg[f'{name}_dataloader'].dataset = {'type': 'FolderDataset', 'data_root': str(tmp_path), 'split': name}
+    for name in ('train', 'val'):  # the training set is read first
+        with pytest.raises(ConfigError, match=f'split {name} has bad data') as caught:
+            build_runner(complete(cfg), mode='train')
+        key = f'{name}_dataloader.dataset.on_bad'
+        assert f'set {key}=skip_box or {key}=skip_image to leave out' in str(caught.value)
+        cfg.train_dataloader.dataset = {'type': 'ShapesDataset', 'split': 'train', 'num_images': 20}
+
+
+def test_the_first_line_says_device_images_classes_and_place(tiny: Make, capsys: pytest.CaptureFixture) -> None:
+    cfg = tiny()
+    build_runner(complete(cfg), mode='train')
+    line = next(line for line in capsys.readouterr().out.splitlines() if 'training on' in line)
+    assert ': 20 images, 8 to validate; 4 classes: rectangle, ellipse, triangle, cross; work dir: ' in line
+    assert line.endswith(cfg.work_dir)

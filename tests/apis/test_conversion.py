@@ -245,7 +245,7 @@ def test_what_cannot_be_meant_is_refused(source, tmp_path):
         convert(source, out, layout='yolo', images='move')
     with pytest.raises(ValueError, match="no known layout for split 'test'"):
         convert(source, out, layout='yolo', splits=['test'])
-    with pytest.raises(ValueError, match='is that of one split; state one split'):
+    with pytest.raises(ValueError, match='is that of one split; state it with --splits'):
         convert(source, out, layout='yolo', ann_file='annotations/val.json')
     done = convert(source, out, layout='yolo', ann_file='annotations/val.json', image_dir='val', splits=['holdout'])
     assert done.images == {'holdout': 1}

@@ -23,7 +23,7 @@ def test_training_leaves_curves_and_figures_as_files_and_in_tensorboard(tiny: Ca
         'confusion_matrix_normalised',
         'worst_images',
     }
-    assert names <= {path.stem for path in Path(cfg.work_dir, 'pictures').glob('*.png')}
+    assert names <= {path.stem for path in Path(cfg.work_dir, 'pictures').glob('*.*')}
 
     events = EventAccumulator(str(next(Path(cfg.work_dir).rglob('events*')).parent)).Reload()
     shown = {'curves', *(f'evaluation/{name}' for name in names - {'curves'})}

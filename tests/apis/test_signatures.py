@@ -84,6 +84,7 @@ def test_types_are_named_as_a_reader_would() -> None:
 
 def test_the_nearest_name_is_suggested_and_otherwise_all() -> None:
     assert nearest('batchsize', ['batch_size', 'num_workers']) == "did you mean 'batch_size'?"
+    assert nearest('Adamw', ['AdamW', 'Adam', 'SGD']) == "did you mean 'AdamW'?"
     assert nearest('zzz', ['b', 'a']) == 'use one of: a, b'
     assert nearest('zzz', []) == 'there is nothing to choose from: correct or remove it'
 

@@ -55,6 +55,13 @@ def assert_equal(a: Any, b: Any, where: str) -> None:
         assert a == b, where
 
 
+def logged(cfg: Config) -> dict[int, float]:
+    """The losses of the log lines, by iteration."""
+    paths = sorted(Path(cfg.work_dir).glob('*/vis_data/scalars.json'))
+    rows = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    return {row['iter']: row['loss'] for row in rows if 'loss' in row}
+
+
 def stopped(cfg: Config) -> None:
     with pytest.raises(Interrupted):
         train(cfg)
@@ -68,7 +75,7 @@ def test_a_tiny_config_trains_validates_and_leaves_what_the_readme_lists(tiny: M
     assert (runner.epoch, runner.iter) == (2, 10)
     for name in ('last.pth', 'best.pth', 'previous.pth', 'config.py', 'config.json', 'environment.json'):
         assert (work_dir / name).is_file(), name
-    assert list((work_dir / 'pictures').glob('*.png'))
+    assert list((work_dir / 'pictures').glob('*.jpg'))
     assert list(work_dir.glob('*/vis_data/events.out.tfevents.*'))
     assert json.loads((work_dir / 'environment.json').read_text())['seed'] == 0
     resolved = Config.fromfile(str(work_dir / 'config.py'))
@@ -113,6 +120,7 @@ class TestResumed:
         train(cfg, resume=True)
         assert losses(cfg) == losses(whole)
         assert_same_state(cfg, whole)
+        assert logged(cfg) == logged(whole)
 
     def test_control_without_the_sampler_start_other_images_come(
         self, tiny: Make, losses: Read, whole: Config, monkeypatch: pytest.MonkeyPatch
@@ -169,7 +177,7 @@ def test_a_signal_lets_the_window_end_and_writes_a_checkpoint(tiny: Make, losses
     cfg = tiny(optim_wrapper__accumulative_counts=2)
     cfg.custom_hooks.append({'type': 'RaiseSignal', 'at': 2, 'number': int(number)})
     before = signal.getsignal(number)
-    with pytest.raises(Interrupted, match=r'epoch 1, iteration 4.*--resume .*last\.pth') as stop:
+    with pytest.raises(Interrupted, match=r'in epoch 1 of 2, after iteration 4 of 5\. .*--resume .*last\.pth') as stop:
         train(cfg)
     assert stop.value.signum == number
     assert signal.getsignal(number) is before
@@ -299,8 +307,10 @@ def test_a_second_run_in_the_folder_of_a_first_is_refused_before_it_writes_unles
     last = Path(cfg.work_dir, 'last.pth')
     last.write_bytes(b'an earlier run')
     before = {path: path.stat().st_mtime_ns for path in Path(cfg.work_dir).rglob('*')}
-    with pytest.raises(ConfigError, match='holds a run already.*--resume.*--work-dir.*--overwrite'):
+    with pytest.raises(ConfigError, match=r'holds a run already.*--resume.*--work-dir.*--overwrite'):
         train(cfg)
     assert {path: path.stat().st_mtime_ns for path in Path(cfg.work_dir).rglob('*')} == before
-    with pytest.raises(Interrupted):
-        train(cfg, overwrite=True)
+    with pytest.raises(
+        Interrupted, match='in epoch 1 of 2, after iteration 0 of 5, before the first checkpoint was wri'
+    ):
+        train(cfg, overwrite=True)  # which has not replaced the file yet

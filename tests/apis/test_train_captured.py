@@ -39,6 +39,7 @@ REGIONS = {
     'network': [{'type': 'ModuleRegion', 'target': 'network'}],
     'network and loss': [{'type': 'ModuleRegion', 'target': 'network'}, {'type': 'LossRegion'}],
     'step': [{'type': 'StepRegion'}],
+    'compiled step': [{'type': 'StepRegion', 'compile': True}],
 }
 
 
@@ -109,7 +110,12 @@ def test_the_detector_names_the_task_of_its_head(tiny: Make) -> None:
 
 @pytest.mark.parametrize(
     ('name', 'kind'),
-    [('yolo_capture', 'step'), ('yolo_capture_network', 'network'), ('yolo_capture_loss', 'network and loss')],
+    [
+        ('yolo_capture', 'step'),
+        ('yolo_capture_network', 'network'),
+        ('yolo_capture_loss', 'network and loss'),
+        ('yolo_capture_compiled', 'compiled step'),
+    ],
 )
 def test_the_shipped_capture_configs_capture_what_their_names_say(name: str, kind: str) -> None:
     assert load_config(CONFIG.with_name(f'{name}.py')).custom_hooks == [{**CAPTURE, 'regions': REGIONS[kind]}]

@@ -59,7 +59,7 @@ def test_the_shipped_config_passes() -> None:
         ('env_cfg.dist_cfg.back_end', 'dist_cfg', 'backend'),
         ('randomness.sead', 'randomness', 'seed'),
         ('custom_hooks.0.on_chang', 'CaptureHook', 'on_change'),
-        ('custom_hooks.0.regions.0.tarjet', 'ModuleRegion', 'target'),
+        ('custom_hooks.0.regions.0.compille', 'StepRegion', 'compile'),
     ],
 )
 def test_a_misspelt_key_is_refused_with_the_nearest_name(edit: Edit, path: str, place: str, meant: str) -> None:

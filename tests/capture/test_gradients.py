@@ -401,6 +401,45 @@ def test_hooks_on_parameters_see_the_gradients_of_eager_whenever_they_were_regis
     graph.replays(region, 3)
 
 
+class MaskFirst(nn.Module):
+    """Returns a mask and whole numbers before what has a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, rows):
+        values = self.linear(rows)
+        return values.detach() > 0, values.detach().argmax(1), values
+
+
+def test_parameters_get_their_gradients_when_the_first_output_is_a_mask(graph, kit):
+    reference, candidate = kit.pair(graph, nn.ModuleDict({'network': MaskFirst()}))
+    region = graph.capture(candidate)
+    rows = torch.randn(5, 6, device=graph.device)
+    for model in (reference, candidate):
+        mask, best, values = model['network'](rows)
+        (values * mask).sum().add(values.gather(1, best[:, None]).sum()).backward()
+    for a, b in zip(reference.parameters(), candidate.parameters(), strict=True):
+        assert torch.equal(a.grad, b.grad)
+    graph.replays(region, 1)
+
+
+def test_a_replay_between_eager_calls_of_one_backward_has_the_sum_of_eager(graph, kit):
+    """A head over three levels, of which the second has the recorded shape."""
+    torch.manual_seed(1)
+    reference, candidate = kit.pair(graph, nn.ModuleDict({'network': nn.Linear(16, 16)}))
+    region = graph.capture(candidate)
+    generator = torch.Generator().manual_seed(2)
+    levels = [torch.randn(rows, 16, generator=generator).to(graph.device) for rows in (32, 64, 48)]
+    for model in (reference, candidate):
+        model['network'](torch.ones(64, 16, device=graph.device)).sum().backward()
+        sum(model['network'](x).square().mean() * w for x, w in zip(levels, (1, 3, 7), strict=True)).backward()
+    for a, b in zip(reference.parameters(), candidate.parameters(), strict=True):
+        assert torch.equal(a.grad, b.grad)
+    graph.replays(region, 2)
+
+
 def test_a_gradient_of_inputs_alone_leaves_nothing_for_the_parameters(graph, kit):
     reference, candidate = kit.pair(graph)
     region = graph.capture(candidate)

@@ -1,6 +1,7 @@
 """Cases 8 and 12: what a recording baked in is watched, and a change is answered as the policy says."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -297,10 +298,52 @@ def test_the_slot_that_capture_uses_is_the_one_that_torch_calls():
     assert module(torch.zeros(1, 2)).shape == (1, 2)
 
 
-def test_checking_walks_no_modules():
+class Switched(nn.Module):
+    """Reads what Python code changes in many ways."""
+
+    use_l1 = False
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.weights = [1.0, 2.0]
+        self.helper = SimpleNamespace(top=2)
+
+    def forward(self, x):
+        y = self.linear(x) * self.weights[0]
+        return y.abs().mean() if self.use_l1 else y.square().mean() * self.helper.top
+
+
+@pytest.mark.parametrize(
+    ('change', 'named'),
+    [
+        (lambda m: setattr(m, 'use_l1', True), 'the number of attributes of the target'),
+        (lambda m: m.weights.__setitem__(0, 3.0), 'the attribute weights'),
+        (lambda m: setattr(m, 'weights', (3.0, 2.0)), 'the attribute weights'),
+        (lambda m: setattr(m.helper, 'top', 5), 'the attribute helper.top'),
+    ],
+)
+def test_class_attributes_containers_and_helpers_that_change_are_found(graph, kit, change, named):
+    reference, candidate = kit.pair(graph, nn.ModuleDict({'network': Switched()}))
+    region = graph.capture(candidate)
+    x = torch.randn(2, 3, device=graph.device)
+    for step in range(3):
+        losses = [model['network'](x) for model in (reference, candidate)]
+        assert torch.equal(*losses)
+        for loss, model in zip(losses, (reference, candidate), strict=True):
+            loss.backward()
+            if step == 0:
+                change(model['network'])
+    graph.replays(region, 3)
+    if graph.captures:
+        assert any(named in reason for reason in region.routes.retired)
+
+
+def test_checking_walks_no_modules(monkeypatch):
     model = nn.Sequential(*[nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.SiLU()) for _ in range(140)])
     guards = Guards(model)
-    model.named_modules = model.modules = model.parameters = model.buffers = None  # a walk would fail
+    for name in ('named_modules', 'modules', 'parameters', 'buffers'):
+        monkeypatch.setattr(nn.Module, name, None)  # a walk would fail
     started = time.perf_counter()
     for _ in range(20):
         assert guards.changed() is None

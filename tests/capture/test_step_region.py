@@ -342,6 +342,8 @@ def test_what_has_no_seam_is_refused_by_name(kit):
 
 def test_control_a_rehearsal_that_is_not_undone_is_found_in_the_first_step(captured, kit, monkeypatch):
     class Nothing:
+        written = ()
+
         def __enter__(self):
             return self
 
@@ -372,6 +374,30 @@ def test_control_a_rate_that_nobody_refills_is_frozen(captured, kit, monkeypatch
     found = kit.difference(expected, values + side.run(batches[1:]))
     assert found is not None
     assert found.step == 1
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize('accumulate', [1, 3])
+def test_three_hundred_steps_have_the_losses_of_eager_and_end_in_its_state(on_cuda, kit, accumulate):
+    reference, candidate = kit.pair(on_cuda, Stepped(kit.Detector()))
+    batches = [images.cuda() for images in kit.images(30, size=32)] * 10 * accumulate
+    sides = (
+        Side(reference, optimizer='MuSGD', accumulate=accumulate),
+        Side(candidate, optimizer='MuSGD', accumulate=accumulate),
+    )
+    region = activate(on_cuda, candidate)
+    losses, ends = [], []
+    for side in sides:
+        for images in batches[:-1]:
+            side.model.weight.fill_(1.0 - 0.001 * side.count)
+            side.logs.append(side.model.step({'inputs': images}, side.wrapper))
+            side.count += 1
+        losses.append(torch.stack([logs['loss'] for logs in side.logs]))
+        ends.append(side.run(batches[-1:]))
+    assert torch.equal(*losses)
+    assert losses[0][-1] < losses[0][0]
+    assert kit.difference(*ends) is None
+    on_cuda.replays(region, 300 * accumulate)
 
 
 @pytest.mark.cuda

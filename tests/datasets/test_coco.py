@@ -139,7 +139,7 @@ def test_a_bad_annotation_is_refused_by_name_or_left_out_and_counted(coco, kind,
     kinds = ('boxes', 'polygons', 'rboxes', 'keypoints')
     with pytest.raises(ValueError, match=r'train\.json: annotation 101 of .*' + message) as caught:
         build(root, targets=kinds)
-    assert str(caught.value).endswith("set on_bad='skip_box' or 'skip_image' to leave out what is bad")
+    assert str(caught.value).endswith("set on_bad='skip_box' or on_bad='skip_image' to leave out what is bad")
     assert f'(1 {kind})' in str(caught.value)
     if kind != 'unknown_image':
         assert 'of image a.jpg' in str(caught.value)

@@ -99,3 +99,11 @@ class TestFindLayout:
             find_layout(tmp_path, 'val')
         with pytest.raises(ValueError, match='nowhere does not exist; set data_root'):
             find_layout(tmp_path / 'nowhere', 'val')
+
+
+def test_a_folder_that_is_not_there_names_its_nearest_neighbour(tmp_path):
+    (tmp_path / 'bccd_yolo').mkdir()
+    with pytest.raises(ValueError, match=r'bccd_yol does not exist; did you mean .*/bccd_yolo\? set data_root'):
+        find_layout(tmp_path / 'bccd_yol', 'train')
+    with pytest.raises(ValueError, match='zebra does not exist; set data_root'):
+        find_layout(tmp_path / 'zebra', 'train')

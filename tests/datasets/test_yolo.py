@@ -4,6 +4,7 @@ import cv2
 import numpy as np
 import PIL.Image
 import pytest
+from mmengine.logging import MMLogger
 
 from lucid.datasets import SampleKey, YoloDataset
 from lucid.datasets.yolo_file import find_yolo_file, find_yolo_images, label_of, read_yolo_file
@@ -107,7 +108,7 @@ def test_a_bad_row_is_refused_by_file_and_line_or_left_out_and_counted(yolo, kin
     root = yolo(a=f'{GOOD}\n{row}\n{GOOD}')
     with pytest.raises(ValueError, match=rf'(?s)\(1 {kind}\).*labels/train/a\.txt:3: .*{message}') as caught:
         build(root)
-    assert str(caught.value).endswith("set on_bad='skip_box' or 'skip_image' to leave out what is bad")
+    assert str(caught.value).endswith("set on_bad='skip_box' or on_bad='skip_image' to leave out what is bad")
     (problem,) = caught.value.problems
     assert (problem.kind, problem.image, problem.annotation) == (kind, 0, 3)
     assert problem.place == str(root / 'labels/train/a.txt:3')
@@ -129,7 +130,7 @@ def test_the_box_of_a_bad_row_can_be_drawn(yolo):
         (
             'missing_label',
             lambda root: (root / 'labels/train/a.txt').unlink(),
-            r"a\.jpg has no label file; .*missing_labels='background'",
+            r"a\.jpg has no label file; [\s\S]*missing_labels='background'",
         ),
         ('broken_label', lambda root: (root / 'labels/train/a.txt').write_bytes(b'\xff\xfe1'), 'cannot be read'),
         ('empty_file', lambda root: (root / 'images/train/a.jpg').write_bytes(b''), 'empty'),
@@ -292,3 +293,20 @@ def test_blood_cells_are_read_without_a_problem(test_data):
     assert (len(train), len(val)) == (40, 12)
     assert train.classes == val.classes == ('RBC', 'WBC', 'Platelets')
     assert train.problems == val.problems == {}
+
+
+def test_the_split_is_named_and_no_policy_that_would_not_help(yolo):
+    root = yolo(a=f'{GOOD}\n7 0.5 0.5 0.5 0.5\n')
+    (root / 'images/train/b.png').write_bytes(b'')
+    with pytest.raises(ValueError, match=r'data\.yaml, split train has bad data') as caught:
+        build(root)
+    assert "set on_bad='skip_image' to leave out" in str(caught.value)
+    assert 'skip_box' not in str(caught.value)
+    assert caught.value.told('a.{}={}').endswith('set a.on_bad=skip_image to leave out what is bad')
+
+
+def test_what_an_image_takes_with_it_is_logged(yolo, caplog):
+    log = MMLogger.get_instance('leaves_out')
+    log.addHandler(caplog.handler)
+    build(yolo(a=f'{GOOD}\n{GOOD}\n7 0.5 0.5 0.5 0.5\n'), on_bad='skip_image')
+    assert 'split train: skip_image leaves out 1 of 2 images, with 2 good boxes: 1 unknown_class' in caplog.text

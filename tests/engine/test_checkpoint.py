@@ -213,3 +213,9 @@ class TestLoadWeights:
         )
         with pytest.raises(CheckpointError, match=message):
             files.load_weights(nn.Linear(2, 1), content)
+
+
+def test_a_path_that_leads_nowhere_names_a_checkpoint_in_its_folder(tmp_path: Path) -> None:
+    files.save({'state_dict': {}, 'meta': {}}, tmp_path / 'best.pth')
+    with pytest.raises(FileNotFoundError, match=r'no checkpoint at .*bset\.pth\. Correct the path; .*is .*best\.pth$'):
+        files.load(tmp_path / 'bset.pth')

@@ -315,6 +315,15 @@ def test_the_results_file_is_coco_json_that_scores_the_same(tmp_path):
     assert other.stats[1] == pytest.approx(result['coco/mAP50'], abs=2e-3)  # its grid is a linspace
 
 
+def test_without_a_file_of_the_user_the_results_say_what_the_ids_stand_for(tmp_path):
+    content, out = json.loads(write_coco(tmp_path, []).read_text()), tmp_path / 'results.json'
+    found = {**prediction(1, [[10, 20, 40, 60]], [0.5], [1]), 'file': 'some/a.jpg'}
+    evaluate(CocoMetric(ann_file=content, outfile=out), [found])
+    (row,) = json.loads(out.read_text())
+    name = next(each['name'] for each in content['categories'] if each['id'] == row['category_id'])
+    assert (row['file'], row['class']) == ('some/a.jpg', name)
+
+
 def test_format_only_writes_and_computes_nothing(tmp_path):
     path, out = write_coco(tmp_path, []), tmp_path / 'results.json'
     found = prediction(1, [[10, 20, 40, 60]], [0.5], [1])

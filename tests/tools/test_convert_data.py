@@ -41,11 +41,14 @@ def test_it_converts_and_says_what_it_wrote(folder, call, capsys):
 @pytest.mark.parametrize(
     ('words', 'message'),
     [
-        (['nowhere', 'out', '--to', 'coco'], 'nowhere does not exist; set data_root'),
+        (['nowhere', 'out', '--to', 'coco'], 'nowhere does not exist; set the source to the folder'),
         (['source', 'out', '--to', 'yolo'], 'has layout yolo already'),
         (['source', 'source/out', '--to', 'coco'], 'is inside the source'),
         (['source', 'source', '--to', 'coco'], 'is inside the source'),
         (['source', 'out', '--to', 'coco', '--splits', 'val'], "states no 'val' (it has train)"),
+        (['source', 'out', '--to', 'voc', '--splits', 'val'], 'or name others with --splits'),
+        (['source', 'out', '--to', 'voc', '--from', 'coco', '--splits', 'val'], 'annotations/val.json'),
+        (['source', 'out', '--to', 'voc', '--from', 'coco', '--splits', 'train'], 'set --ann-file'),
         (['source', 'out', '--to', 'coco', '--from', 'voc', '--splits', 'val'], 'val.txt does not exist'),
         (['source', 'out', '--to', 'coco', '--from', 'voc'], 'has none of the splits train, val, test'),
     ],
@@ -71,3 +74,15 @@ def test_help_shows_examples():
     command = [sys.executable, str(ROOT / 'tools/convert_data.py'), '--help']
     done = subprocess.run(command, env={'PYTHONPATH': str(ROOT)}, capture_output=True, text=True, check=True)
     assert 'examples:\n  tools/convert_data.py data/cells data/cells_yolo --to yolo' in done.stdout
+
+
+def test_bad_data_is_refused_with_the_flags_that_help(folder, call, capsys):
+    labels = folder / 'source/labels/train/a.txt'
+    labels.write_text('7 0.5 0.5 0.5 0.5\n')
+    assert call('source', 'out', '--to', 'voc') == 2
+    assert 'set --on-bad skip_box or --on-bad skip_image to leave out' in capsys.readouterr().err
+    labels.unlink()
+    assert call('source', 'out', '--to', 'voc') == 2
+    shown = capsys.readouterr().err
+    assert 'set --on-bad skip_image to leave out' in shown
+    assert shown.rstrip().endswith('set --missing-labels background')

@@ -57,6 +57,11 @@ def test_it_trains_in_bfloat16_and_returns_zero(
             ['--cfg-options', 'train_cfg.max_epochs=1', 'optim_wrapper.optimizer.lr=1e30', 'param_scheduler=None'],
             'not finite in iteration',
         ),
+        (['--cfg-options', 'epochs=3'], "did you mean 'train_cfg.max_epochs'?"),
+        (['--cfg-options', 'max_epochs=3'], "did you mean 'train_cfg.max_epochs'?"),
+        (['--cfg-options', 'default_hooks.early_stopping.monitor=coco/map'], "did you mean 'coco/mAP'?"),
+        (['--load-from', ''], 'name a checkpoint file, or set it to None'),
+        (['--cfg-options', 'load_from='], 'name a checkpoint file, or set it to None'),
         (['--load-from', 'nowhere.pth'], 'no checkpoint at nowhere.pth'),
         (
             ['--cfg-options', 'effective_batch_size=10'],

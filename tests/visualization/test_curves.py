@@ -41,3 +41,12 @@ def test_a_run_without_a_validation_yet_says_so():
     *_, metrics = curves_figure(TRAINING, []).axes
     assert [text.get_text() for text in metrics.texts] == ['nothing logged yet']
     assert not curves_figure([], VALIDATIONS).axes[0].lines
+
+
+def test_epochs_are_whole_numbers_and_metrics_begin_at_zero():
+    figure = curves_figure(TRAINING, [{'epoch': 1.0, 'mAP': 0.0}, {'epoch': 2.0, 'mAP': 0.5}])
+    *_, metrics = figure.axes
+    assert all(tick == int(tick) for axes in figure.axes for tick in axes.get_xticks())
+    assert metrics.get_ylim()[0] == 0
+    *_, metrics = curves_figure([], [{'epoch': 1.0, 'gain': -0.5}]).axes  # control
+    assert metrics.get_ylim()[0] < -0.5

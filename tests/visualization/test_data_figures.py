@@ -16,6 +16,9 @@ def test_four_charts_show_sizes_places_proportions_and_numbers():
     assert sum(bar.get_height() for bar in aspects.patches) == 3
     assert [bar.get_height() for bar in numbers.patches] == [1, 1, 1]
     assert [line.get_xdata()[0] for line in numbers.lines] == [2]
+    assert sizes.get_title().endswith('(dashed: areas of 32² and 96²)')
+    assert numbers.get_title().endswith('(dashed: what targets are padded to)')
+    assert numbers.get_xlim()[0] == -0.5  # an image without boxes has a bar
     assert to_image(figure).shape == (900, 1200, 3)
 
 
@@ -29,3 +32,13 @@ def test_classes_have_a_bar_for_each_split():
     figure = class_figure(['cat', 'ant'], {'train': [5, 0], 'val': [1, 2]})
     (axes,) = figure.axes
     assert [bar.get_width() for bar in axes.patches] == [5, 0, 1, 2]
+
+
+def test_titles_name_no_dashed_line_that_is_out_of_range_and_counts_begin_at_zero():
+    figure = box_figure(
+        np.full((3, 2), 9.0), np.full((3, 2), 0.5), np.array([1, 2]), title='a', image_size=(64, 64), capacity=(64,)
+    )
+    sizes, _, _, numbers = figure.axes[:4]
+    assert sizes.get_title().endswith('(dashed: area of 32²)')
+    assert numbers.get_title() == 'boxes per image'
+    assert numbers.get_xlim()[0] == 0

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from lucid.visualization.marks import draw_message, draw_problem
+from lucid.visualization.text import text_size, wrapped
 
 RED = (255, 40, 40)
 
@@ -60,3 +61,14 @@ def test_captions_stand_above_and_a_message_stands_for_an_image_that_cannot_be_r
     panel = draw_message(['a long text that is broken ' * 20, 'and a second'], ['a.jpg'], side=300)
     assert panel.shape[1] == 300
     assert len(np.unique(panel)) > 10
+
+
+def test_a_long_reason_goes_on_in_further_lines_whose_words_are_whole():
+    reason = 'box 0.5 0.5 1.5 0.5 has 1.5, which is no fraction of 0 to 1, and more of this kind'
+    lines = wrapped(reason, 11, 200)
+    assert len(lines) > 1
+    assert ' '.join(lines) == reason
+    assert all(text_size(line, 11).width <= 200 for line in lines)
+    assert ''.join(wrapped('x' * 100, 11, 60)) == 'x' * 100
+    short, long = (draw_problem(canvas(), None, [text], side=200) for text in ('box', reason))
+    assert long.shape[0] - 100 >= 2 * (short.shape[0] - 100)

@@ -67,6 +67,11 @@ class CheckpointHook(Hook):
         """Return the file called ``name`` ('last', 'previous', 'best', 'epoch_3')."""
         return Path(runner.work_dir) / f'{name}{files.SUFFIX}'
 
+    @property
+    def is_last_own(self) -> bool:
+        """Whether ``last`` belongs to this run: an earlier one may have left a file of that name."""
+        return self._last is not None
+
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         """Raise ``CheckpointError`` unless the weights fit; take the best score and the generators' state."""
         if not runner._resume:

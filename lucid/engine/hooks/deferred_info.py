@@ -14,6 +14,7 @@ from lucid.engine.optim_wrappers.faults import Faults
 from lucid.registry import HOOKS
 
 SHOWN = 5  # windows that a warning describes
+ENTRY = 'unread'  # of a checkpoint
 
 
 class NonFiniteLossError(FloatingPointError):
@@ -28,6 +29,7 @@ class _Row(NamedTuple):
     ended:    a window ended here, so that the verdict is on this one
     iter:     counted from 0 over the whole run
     files:    the images of the batch
+    resumed:  the iteration is of the run that was resumed, and the values are on the host
     """
 
     names: tuple[str, ...]
@@ -35,6 +37,7 @@ class _Row(NamedTuple):
     ended: bool
     iter: int
     files: list[str]
+    resumed: bool = False
 
 
 @HOOKS.register_module()
@@ -51,7 +54,9 @@ class DeferredInfoHook(RuntimeInfoHook):
     with ``'raise'`` an error, with ``'skip'`` a warning, after which the means are of the other windows. Both name the
     images: those of the micro-batches whose loss is not finite, or of all in the window if only gradients are not. With
     ``'ignore'`` a loss that is not finite is warned of; with a wrapper of mmengine's it is an error. With ``'raise'``
-    no checkpoint is written after a fault: ``check_faults`` is called before each.
+    no checkpoint is written after a fault: ``check_faults`` is called before each. A checkpoint inside an epoch holds
+    the variables of the iterations since the last logging one, so that a resumed run logs the means of a whole one;
+    the speed it logs is its own.
 
     Args:
         interval: Iterations of an epoch between two logging iterations; None takes that of the logger hook.
@@ -67,6 +72,7 @@ class DeferredInfoHook(RuntimeInfoHook):
         self.interval = interval
         self._open: list[Iteration] = []  # of the window that had not ended at the last logging iteration
         self._rows: list[_Row] = []
+        self._loaded: dict[str, Any] = {}
         self._images = 0
         self._waited = 0.0
         self._since = self._idle_since = 0.0
@@ -81,11 +87,21 @@ class DeferredInfoHook(RuntimeInfoHook):
             self.interval = loggers[0].interval if loggers else 10
 
     def before_train(self, runner: Runner) -> None:
-        """Forget what an earlier run left."""
+        """Begin with what a resumed checkpoint holds, and nothing else that an earlier run left."""
         super().before_train(runner)
-        self._rows.clear()
-        self._open.clear()
+        self._rows = [_Row(*row)._replace(resumed=True) for row in self._loaded.get('rows', ())]
+        self._open = [Iteration(*iteration) for iteration in self._loaded.get('open', ())]
+        self._loaded = {}
         self._spent, self._logged = 0.0, 0
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        """Add what no logging iteration has read yet."""
+        rows = [row._replace(values_K=row.values_K.cpu()) for row in self._rows]
+        checkpoint[ENTRY] = {'rows': [list(row[:-1]) for row in rows], 'open': [list(each) for each in self._open]}
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        """Take it from the checkpoint of a run that goes on."""
+        self._loaded = (checkpoint.get(ENTRY) or {}) if runner._resume else {}
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Start the clocks."""
@@ -106,14 +122,15 @@ class DeferredInfoHook(RuntimeInfoHook):
     ) -> None:
         """Keep the log variables; read them on a logging iteration."""
         files = [meta['file'] for meta in data_batch.get('metas', ())] if isinstance(data_batch, dict) else []
-        if outputs and self._rows and self._rows[-1].names != tuple(outputs):
-            self.flush(runner)  # a term that switches on or off starts a new mean
-        self._images += len(files)
         if outputs:
             faults = _faults(runner)
             values_K = _stack([*outputs.values(), *([] if faults is None else [faults.failed])])
             ended = getattr(runner.optim_wrapper, 'window_ended', True)
-            self._rows.append(_Row(tuple(outputs), values_K, ended, runner.iter, files))
+            row = _Row(tuple(outputs), values_K, ended, runner.iter, files)
+            if self._rows and _form(self._rows[-1]) != _form(row):
+                self.flush(runner)  # a term that switches on or off starts a new mean
+            self._rows.append(row)
+        self._images += len(files)
         assert self.interval is not None
         if self.every_n_inner_iters(batch_idx, self.interval) or self.end_of_epoch(runner.train_dataloader, batch_idx):
             self.flush(runner)
@@ -126,8 +143,8 @@ class DeferredInfoHook(RuntimeInfoHook):
             return
         names = rows[0].names
         norm = getattr(runner.optim_wrapper, 'grad_norm', None)
-        extra = [] if norm is None else [norm.detach().reshape(1).to(rows[0].values_K)]
-        values = torch.cat([*(row.values_K for row in rows), *extra]).cpu()  # the one wait for the device
+        extra = [] if norm is None else [norm.detach().reshape(1).to(rows[-1].values_K)]
+        values = _joined(rows, extra)  # the one wait for the device
         values_RK, iterations = _read(values[: values.numel() - len(extra)], rows)
         windows, self._open = split_windows([*self._open, *iterations])
         if _faults(runner) is not None:
@@ -143,7 +160,7 @@ class DeferredInfoHook(RuntimeInfoHook):
         hub.update_scalar('train/lr', float(group['lr']))
         if 'momentum' in group:
             hub.update_scalar('train/momentum', float(group['momentum']))
-        self._write_speed(runner, len(rows))
+        self._write_speed(runner, max(1, sum(not row.resumed for row in rows)))
         self._report(runner, windows if _faults(runner) is not None else [[each] for each in iterations if each.bad])
 
     def _write_speed(self, runner: Runner, iterations: int) -> None:
@@ -167,7 +184,7 @@ class DeferredInfoHook(RuntimeInfoHook):
         """
         if _faults(runner) is None or runner.optim_wrapper.on_nonfinite != 'raise' or not self._rows:
             return
-        _, iterations = _read(torch.cat([row.values_K for row in self._rows]).cpu(), self._rows)
+        _, iterations = _read(_joined(self._rows), self._rows)
         self._report(runner, split_windows([*self._open, *iterations])[0])
 
     def _report(self, runner: Runner, windows: list[list[Iteration]]) -> None:
@@ -187,6 +204,16 @@ def _faults(runner: Runner) -> Faults | None:
     """Who judges windows; None with on_nonfinite='ignore', and with wrappers that are not lucid's."""
     faults: Faults | None = getattr(runner.optim_wrapper, 'faults', None)
     return faults
+
+
+def _form(row: _Row) -> tuple[tuple[str, ...], int]:
+    return tuple(row.names), row.values_K.numel()
+
+
+def _joined(rows: Sequence[_Row], extra: Sequence[Tensor] = ()) -> Tensor:
+    """The values of all rows, and what comes after, on the host; resumed rows come first, and are there already."""
+    old, new = [[row.values_K for row in rows if row.resumed is kind] for kind in (True, False)]
+    return torch.cat([*old, torch.cat([*new, *extra]).cpu()]) if new or extra else torch.cat(old)
 
 
 def _read(values: Tensor, rows: Sequence[_Row]) -> tuple[Tensor, list[Iteration]]:

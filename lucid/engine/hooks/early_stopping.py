@@ -59,6 +59,8 @@ class EarlyStoppingHook(Hook):
             ValueError: There is no validation, it lacks the metric, or it comes less often than patience allows.
         """
         if self.patience is None:
+            if self.monitor is not None and runner.val_loop is not None:  # a slip shows before it is switched on
+                check_metric('EarlyStoppingHook.monitor', self.monitor, runner.val_loop.evaluator)
             return
         if runner.val_loop is None:
             raise ValueError('EarlyStoppingHook needs a validation: add val_dataloader, or set patience=None')

@@ -1,16 +1,17 @@
 """What a validation or a test found, as charts, and the images on which it went worst."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import mmcv
 import numpy as np
-from mmengine.dist import master_only
+from mmengine.dist import is_main_process
 from mmengine.evaluator import Evaluator
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from lucid.engine.hooks.checkpoint import CheckpointHook
 from lucid.engine.pictures import show_picture, write_picture
 from lucid.registry import HOOKS, VISUALIZERS
 from lucid.structures.evaluation import EvaluationReport, ImageErrors
@@ -20,12 +21,15 @@ from lucid.structures.evaluation import EvaluationReport, ImageErrors
 class EvaluationFiguresHook(Hook):
     """Draws average precision per class, precision over recall, the confusion matrix, and the worst images.
 
-    For metrics that give ``reports``. After a validation into ``work_dir/pictures``, where the next one replaces them,
-    and to TensorBoard; after a test into ``test_dir``. Charts show every path that was evaluated, confusion matrix and
-    worst images the first one. Everything happens on the first process, after the evaluation.
+    For metrics that give ``reports``. In training into ``work_dir/pictures``, where the next ones replace them, and to
+    TensorBoard: those of the best validation so far, as in ``best.pth``, or of the latest where ``CheckpointHook``
+    keeps no best. Because drawing takes seconds on a CPU, a better validation waits for its turn, every ``interval``-th
+    one, the last of a training, or a stop on request; if nothing is better, nothing is drawn. After a test into
+    ``test_dir``. Charts show every path that was evaluated, confusion matrix and worst images the first one. Everything
+    happens on the first process, after the evaluation.
 
     Args:
-        interval: Validations from one drawing to the next; the last of a training always draws.
+        interval: Validations from one drawing to the next; the first and the last of a training draw as well.
         num_worst: Worst images drawn, at most; 0 draws none.
         confusion_score: Lowest score of a detection in the confusion matrix.
         confusion_iou: Lowest IoU of a detection with the object that it is taken for.
@@ -43,7 +47,7 @@ class EvaluationFiguresHook(Hook):
     def __init__(
         self,
         *,
-        interval: int = 1,
+        interval: int = 10,
         num_worst: int = 8,
         confusion_score: float = 0.25,
         confusion_iou: float = 0.5,
@@ -63,34 +67,54 @@ class EvaluationFiguresHook(Hook):
         self.painter = VISUALIZERS.build({'type': 'DetectionPainter', **(painter or {})})
         self.figures = VISUALIZERS.build({'type': 'FigurePainter', **(figures or {})})
         self._num_validations = 0
+        self._waiting: tuple[int, list[EvaluationReport]] | None = None  # epochs done, and what was found then
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        """Draw the validation that has just ended."""
+        """Keep what the validation that has just ended tells, if it is the best; draw what is kept when it is time."""
         due = self._num_validations % self.interval == 0 or _is_last(runner)
         self._num_validations += 1
+        saver = next((hook for hook in runner.hooks if isinstance(hook, CheckpointHook)), None)
+        best = None if saver is None else saver.best_epoch
+        if due if best is None else best == runner.epoch:
+            self._waiting = runner.epoch, self._reports(runner.val_loop.evaluator)
         if due:
-            self._draw(runner, runner.val_loop.evaluator, Path(runner.work_dir, 'pictures'), shown=True)
+            self._draw_waiting(runner)
+
+    def on_stop(self, runner: Runner) -> None:
+        """Draw what is kept: a resumed run does not know it."""
+        self._draw_waiting(runner)
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         """Draw the test that has just ended, where a folder is named."""
         if self.test_dir is not None:
-            self._draw(runner, runner.test_loop.evaluator, self.test_dir, shown=False)
+            self._draw(runner, self._reports(runner.test_loop.evaluator), self.test_dir)
 
-    @master_only
-    def _draw(self, runner: Runner, evaluator: Evaluator, folder: Path, *, shown: bool) -> None:
-        for metric in evaluator.metrics:
-            if not hasattr(metric, 'reports'):
-                continue
-            reports = metric.reports(num_worst=self.num_worst, confusion_rule=self.confusion_rule)
-            if not reports or not reports[0].classes:
-                continue
-            pictures = self.figures.draw_evaluation(reports)
-            if (worst := self._worst(runner, reports[0])) is not None:
-                pictures['worst_images'] = worst
-            for name, picture in pictures.items():
-                write_picture(picture, folder / f'{name}.png')
-                if shown:
-                    show_picture(runner, f'evaluation/{name}', picture)
+    def _reports(self, evaluator: Evaluator) -> list[EvaluationReport]:
+        """Of the last metric that has any with classes; none on processes that evaluated nothing."""
+        found: list[EvaluationReport] = []
+        for metric in evaluator.metrics if is_main_process() else ():
+            if hasattr(metric, 'reports'):
+                reports = metric.reports(num_worst=self.num_worst, confusion_rule=self.confusion_rule)
+                found = reports if reports and reports[0].classes else found
+        return found
+
+    def _draw_waiting(self, runner: Runner) -> None:
+        if self._waiting is not None:
+            (epoch, reports), self._waiting = self._waiting, None
+            self._draw(runner, reports, Path(runner.work_dir, 'pictures'), shown_at=epoch)
+
+    def _draw(
+        self, runner: Runner, reports: Sequence[EvaluationReport], folder: Path, *, shown_at: int | None = None
+    ) -> None:
+        if not reports:
+            return
+        pictures = {f'{name}.png': picture for name, picture in self.figures.draw_evaluation(reports).items()}
+        if (worst := self._worst(runner, reports[0])) is not None:
+            pictures['worst_images.jpg'] = worst
+        for name, picture in pictures.items():
+            write_picture(picture, folder / name)
+            if shown_at is not None:
+                show_picture(runner, f'evaluation/{Path(name).stem}', picture, epoch=shown_at)
 
     def _worst(self, runner: Runner, report: EvaluationReport) -> np.ndarray | None:
         """The worst images in one picture; None where there is nothing to show."""
@@ -117,6 +141,8 @@ class EvaluationFiguresHook(Hook):
 
 
 def _is_last(runner: Runner) -> bool:
-    """Whether a validation is that of training's last epoch."""
+    """Whether a validation is the last of training."""
     loop = runner._train_loop
-    return loop is not None and not isinstance(loop, dict) and runner.epoch >= runner.max_epochs
+    if loop is None or isinstance(loop, dict):
+        return False
+    return runner.epoch >= runner.max_epochs or bool(getattr(loop, 'stop_training', False))

@@ -171,7 +171,7 @@ def summary(runner: Runner) -> str:
     """Return what was reached, where weights, pictures and logs are, and how to go on."""
     work_dir = Path(runner.work_dir)
     saver = next((hook for hook in runner.hooks if isinstance(hook, CheckpointHook)), None)
-    lines = [f'Trained {runner.epoch} epochs.']
+    lines = [f'Trained {runner.epoch} epoch{"" if runner.epoch == 1 else "s"}.']
     weights = None
     if saver is not None:
         weights = saver.path(runner, 'last')

@@ -1,5 +1,6 @@
 """Pictures of a run: what it trains on, and what it finds."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,17 @@ _NO_OBJECTS: dict[str, Any] = {'boxes': (), 'labels': ()}
 class VisualizationHook(Hook):
     """Saves the first training batches with their targets, and validation images with truth beside predictions.
 
-    Written on the first process into ``work_dir/pictures``: ``train_batch_0.png`` and so on, from the batches as they
-    lie on the host, and ``val_epoch_XX.png`` after each validation, which also goes to TensorBoard where the visualizer
-    has that backend. A test writes one picture per image into ``test_dir``.
+    Written on the first process into ``work_dir/pictures``: ``train_batch_0.jpg`` and so on, from the batches as they
+    lie on the host, and ``val_epoch_XX.jpg`` after each validation, of which the newest stay; all of them go to
+    TensorBoard where the visualizer has that backend. A test writes one picture per image into ``test_dir``.
 
     Args:
         num_batches: Training batches to draw, from the run's first iteration on; a resumed run draws none again.
         batch_images: Images drawn of a training batch, at most.
         val_images: Validation images drawn, the first ones of the set.
         interval: Validations from one picture to the next.
+        keep: Validations whose pictures stay, the newest; with a new one, those of later epochs go too: they are of a
+            run that this one replaces.
         test_dir: Folder for the pictures of a test; None draws none.
         painter: Config of the class that draws, from VISUALIZERS; None is a ``DetectionPainter``.
 
@@ -46,18 +49,20 @@ class VisualizationHook(Hook):
         batch_images: int = 16,
         val_images: int = 8,
         interval: int = 1,
+        keep: int = 3,
         test_dir: str | Path | None = None,
         painter: Mapping[str, Any] | None = None,
     ) -> None:
-        if min(num_batches, batch_images - 1, val_images, interval - 1) < 0:
+        if min(num_batches, batch_images - 1, val_images, interval - 1, keep - 1) < 0:
             raise ValueError(
-                f'num_batches={num_batches} and val_images={val_images} must be 0 or more, batch_images={batch_images} '
-                f'and interval={interval} 1 or more; use 0 to draw nothing'
+                f'num_batches={num_batches} and val_images={val_images} must be 0 or more, '
+                f'batch_images={batch_images}, interval={interval} and keep={keep} 1 or more; use 0 to draw nothing'
             )
         self.num_batches = num_batches
         self.batch_images = batch_images
         self.val_images = val_images
         self.interval = interval
+        self.keep = keep
         self.test_dir = None if test_dir is None else Path(test_dir)
         self.painter = VISUALIZERS.build({'type': 'DetectionPainter', **(painter or {})})
         self._panels: list[np.ndarray] = []
@@ -73,7 +78,7 @@ class VisualizationHook(Hook):
         captions = [Path(meta['file']).name for meta in metas]
         truths = _truths(data_batch)[shown]
         picture = self.painter.draw_batch(images, truths, captions, _classes(runner.train_dataloader))
-        write_picture(picture, Path(runner.work_dir, 'pictures', f'train_batch_{runner.iter}.png'))
+        write_picture(picture, Path(runner.work_dir, 'pictures', f'train_batch_{runner.iter}.jpg'))
 
     def before_val_epoch(self, runner: Runner) -> None:
         """Begin a new picture."""
@@ -97,8 +102,17 @@ class VisualizationHook(Hook):
             return
         picture = self.painter.stack(self._panels)
         self._panels.clear()
-        write_picture(picture, Path(runner.work_dir, 'pictures', f'val_epoch_{runner.epoch:02d}.png'))
+        folder = Path(runner.work_dir, 'pictures')
+        write_picture(picture, folder / f'val_epoch_{runner.epoch:02d}.jpg')
+        self._remove_old(folder, runner.epoch)
         show_picture(runner, 'validation', picture)
+
+    def _remove_old(self, folder: Path, epoch: int) -> None:
+        matches = ((re.fullmatch(r'val_epoch_(\d+)\.jpg', path.name), path) for path in folder.iterdir())
+        numbered = {int(match[1]): path for match, path in matches if match}
+        kept = sorted(number for number in numbered if number <= epoch)[-self.keep :]
+        for number in numbered.keys() - kept:
+            numbered[number].unlink(missing_ok=True)
 
     def after_test_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Sequence[Mapping[str, Any]] | None = None

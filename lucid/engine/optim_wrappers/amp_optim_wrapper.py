@@ -94,6 +94,11 @@ class AmpOptimWrapper(OptimWrapper):
         loss = super().amplify(loss)  # before the scale, which may make a finite loss infinite
         return loss if self.loss_scaler is None else self.loss_scaler.scale(loss)
 
+    def abandon(self) -> None:
+        """Forget what an ``apply`` that an exception broke off has begun: that gradients are unscaled."""
+        if self.loss_scaler is not None:
+            self.loss_scaler._per_optimizer_states.clear()
+
     def unscale(self) -> Tensor | None:
         """Undo the loss scale; return a 0-d tensor, non-zero if a gradient is not finite. None without a scale."""
         if self.loss_scaler is None:
@@ -132,7 +137,7 @@ class AmpOptimWrapper(OptimWrapper):
             if scaler is None
             else (scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval())
         )
-        return (*super().baked(), self.cast_dtype, moves)
+        return (*super().baked(), self.cast_dtype, id(scaler), moves)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state, ``num_steps`` and, in float16, ``loss_scaler`` as numbers; waits for them."""

@@ -239,6 +239,9 @@ class OptimWrapper(BaseOptimWrapper):
             post_step.update(failed)
         self.zero_grad(**zero_kwargs)
 
+    def abandon(self) -> None:
+        """Forget what an ``apply`` that an exception broke off has begun."""
+
     def unscale(self) -> Tensor | None:
         """Undo the loss scale; return a 0-d tensor, non-zero if a gradient is not finite. None without a scale."""
         return None

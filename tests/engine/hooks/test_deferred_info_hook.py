@@ -1,6 +1,7 @@
 import logging
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from mmengine.hooks import Hook, LoggerHook
 from mmengine.optim import OptimWrapper as PlainOptimWrapper
 from mmengine.runner import Runner
 
+from lucid.engine import checkpoint as files
 from lucid.engine.hooks import DeferredInfoHook
 
 Toy = Callable[..., Runner]
@@ -214,3 +216,40 @@ def test_numbers_on_the_host_are_taken_too(line_runner: Toy) -> None:
     runner = line_runner([DeferredInfoHook(interval=5), Number()], epochs=1)
     runner.train()
     assert history(runner, 'number') == [2.0]
+
+
+class TestResumed:
+    """Stopped after three of the five batches of an epoch, of which the hook has read two."""
+
+    def parts(self, line_runner: Toy) -> tuple[Runner, DeferredInfoHook, dict[str, Any]]:
+        first = DeferredInfoHook(interval=2)
+        runner = line_runner([first], epochs=1)
+        first.before_run(runner)
+        first._restart_clock()
+        runner.optim_wrapper.window_ended = True
+        for iteration, loss in enumerate((1.0, 2.0, 3.0)):
+            runner.train_loop._iter = iteration
+            first.after_train_iter(runner, iteration, {'metas': [{'file': f'{iteration}.jpg'}]}, self.outputs(loss))
+        checkpoint: dict[str, Any] = {}
+        first.before_save_checkpoint(runner, checkpoint)
+        return runner, first, checkpoint
+
+    @staticmethod
+    def outputs(loss: float) -> dict[str, Any]:
+        return {'loss': torch.tensor(loss)}
+
+    def test_the_mean_covers_the_iterations_before_the_stop_and_the_speed_does_not(
+        self, line_runner: Toy, tmp_path: Path
+    ) -> None:
+        runner, _, checkpoint = self.parts(line_runner)
+        files.save(checkpoint, tmp_path / 'a.pth')
+        hook = DeferredInfoHook(interval=2)
+        hook.before_run(runner)
+        for resumes, mean in ((True, (3 + 5) / 2), (False, 5)):  # control: load_from takes over weights alone
+            runner._resume = resumes
+            hook.after_load_checkpoint(runner, torch.load(tmp_path / 'a.pth', weights_only=True))
+            hook.before_train(runner)
+            hook._restart_clock()
+            hook.after_train_iter(runner, 3, {'metas': [{'file': '3.jpg'}]}, self.outputs(5.0))
+            assert history(runner, 'loss')[-1] == mean
+            assert history(runner, 'img_s')[-1] == pytest.approx(1 / history(runner, 'time')[-1])

@@ -6,9 +6,10 @@ import mmcv
 import numpy as np
 import pytest
 from mmengine.evaluator import BaseMetric, Evaluator
+from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from lucid.engine.hooks import EvaluationFiguresHook
+from lucid.engine.hooks import CheckpointHook, EvaluationFiguresHook
 from lucid.engine.loops import TestLoop
 from lucid.registry import HOOKS
 from lucid.structures.evaluation import EvaluationReport, ImageErrors
@@ -84,7 +85,7 @@ def validated(line_runner: Build, hook: EvaluationFiguresHook, metric: BaseMetri
 
 
 def names(folder: Path) -> set[str]:
-    return {path.stem for path in folder.glob('*.png')}
+    return {path.stem for path in folder.glob('*.*')}
 
 
 def test_the_hook_is_found_by_its_bare_name_and_refuses_senseless_numbers() -> None:
@@ -125,12 +126,53 @@ def test_an_image_that_is_gone_costs_a_warning_and_its_panel_only(line_runner: B
     assert 'gone.png is among the worst images and cannot be drawn' in next(tmp_path.rglob('*.log')).read_text()
 
 
-def test_an_interval_skips_validations_but_not_the_last(line_runner: Build) -> None:
-    metric = Reporting([report()])
-    hook = EvaluationFiguresHook(interval=3)
-    hook.figures = Spy()
-    validated(line_runner, hook, metric, epochs=5)
-    assert len(metric.asked) == 3  # epochs 1, 4 and 5
+class Best(CheckpointHook):
+    """Says which validations were better than all before."""
+
+    def __init__(self, *epochs: int) -> None:
+        super().__init__()
+        self.epochs = epochs
+
+    def after_val_epoch(self, runner: Runner, metrics: Any = None) -> None:
+        self.best_epoch = runner.epoch if runner.epoch in self.epochs else self.best_epoch
+
+    before_train = after_train_epoch = lambda self, runner: None
+
+
+def drawn(line_runner: Build, *hooks: Hook, epochs: int, interval: int) -> list[float]:
+    """The F1 of what was drawn, in order; that of a validation is its epoch."""
+    hook, spy, metric = EvaluationFiguresHook(interval=interval), Spy(), Reporting([])
+    hook.figures = spy
+    runner = line_runner([hook, *hooks], scores=[], epochs=epochs)
+    metric.reports = lambda **_: [report()._replace(f1=runner.epoch)]
+    runner._val_evaluator = Evaluator([metric])
+    runner.train()
+    return [reports[0].f1 for reports in spy.charted]
+
+
+def test_an_interval_skips_validations_but_neither_the_first_nor_the_last(line_runner: Build) -> None:
+    assert drawn(line_runner, epochs=5, interval=3) == [1, 4, 5]
+
+
+def test_the_best_validation_is_drawn_when_its_turn_comes_and_once(line_runner: Build) -> None:
+    # The second and third are better than the first and wait; from the seventh on nothing is better.
+    assert drawn(line_runner, Best(1, 2, 3, 6), epochs=9, interval=3) == [1, 3, 6]
+    # Control: one more that waits is drawn at the end.
+    assert drawn(line_runner, Best(1, 2, 3, 6, 8), epochs=9, interval=3) == [1, 3, 6, 8]
+
+
+def test_an_early_end_and_a_stop_draw_what_waits(line_runner: Build) -> None:
+    class Stop(Hook):
+        def after_val_epoch(self, runner: Runner, metrics: Any = None) -> None:
+            runner.train_loop.stop_training = runner.epoch == 3
+
+    assert drawn(line_runner, Stop(), Best(1, 2), epochs=9, interval=10) == [1, 2]
+    hook, spy = EvaluationFiguresHook(), Spy()
+    hook.figures, hook._waiting = spy, (4, [report()])
+    runner = line_runner([hook], scores=[])
+    for _ in range(2):
+        runner.call_hook('on_stop')
+    assert len(spy.charted) == 1
 
 
 def test_a_test_is_drawn_where_a_folder_is_named(line_runner: Build, tmp_path: Path) -> None:

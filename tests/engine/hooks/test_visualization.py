@@ -129,12 +129,12 @@ def toy_runner(folder: Path, hook: VisualizationHook, epochs=2, tensorboard=Fals
 
 
 def names(folder):
-    return sorted(path.name for path in folder.glob('*.png'))
+    return sorted(path.name for path in folder.glob('*.*'))
 
 
 def test_the_hook_is_found_by_its_bare_name_and_refuses_senseless_numbers():
     assert HOOKS.build({'type': 'VisualizationHook', 'painter': {'side': 200}}).painter.side == 200
-    for wrong in ({'interval': 0}, {'batch_images': 0}, {'val_images': -1}, {'num_batches': -1}):
+    for wrong in ({'interval': 0}, {'batch_images': 0}, {'val_images': -1}, {'num_batches': -1}, {'keep': 0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             VisualizationHook(**wrong)
 
@@ -142,11 +142,11 @@ def test_the_hook_is_found_by_its_bare_name_and_refuses_senseless_numbers():
 def test_three_batches_and_every_validation_leave_a_picture(tmp_path):
     toy_runner(tmp_path, VisualizationHook(), epochs=2).train()
     assert names(tmp_path / 'pictures') == [
-        *(f'train_batch_{i}.png' for i in range(3)),
-        'val_epoch_01.png',
-        'val_epoch_02.png',
+        *(f'train_batch_{i}.jpg' for i in range(3)),
+        'val_epoch_01.jpg',
+        'val_epoch_02.jpg',
     ]
-    picture = mmcv.imread(str(tmp_path / 'pictures' / 'val_epoch_02.png'))
+    picture = mmcv.imread(str(tmp_path / 'pictures' / 'val_epoch_02.jpg'))
     assert picture.shape[1] > 4 * 320
 
 
@@ -179,9 +179,18 @@ def test_validation_shows_the_first_images_without_padding_and_boxes_in_their_pi
 
 def test_an_interval_skips_validations_and_zero_draws_nothing(tmp_path):
     toy_runner(tmp_path, VisualizationHook(num_batches=0, interval=2), epochs=3).train()
-    assert names(tmp_path / 'pictures') == ['val_epoch_01.png', 'val_epoch_03.png']
+    assert names(tmp_path / 'pictures') == ['val_epoch_01.jpg', 'val_epoch_03.jpg']
     toy_runner(tmp_path / 'none', VisualizationHook(num_batches=0, val_images=0), epochs=1).train()
     assert not (tmp_path / 'none' / 'pictures').exists()
+
+
+def test_pictures_of_the_newest_validations_stay_and_none_of_a_run_that_is_replaced(tmp_path):
+    folder = tmp_path / 'pictures'
+    folder.mkdir()
+    for name in ('val_epoch_50.jpg', 'val_epoch_mine.jpg', 'curves.png'):
+        (folder / name).touch()
+    toy_runner(tmp_path, VisualizationHook(num_batches=0, keep=2), epochs=4).train()
+    assert names(folder) == ['curves.png', 'val_epoch_03.jpg', 'val_epoch_04.jpg', 'val_epoch_mine.jpg']
 
 
 def test_a_run_that_is_resumed_does_not_draw_its_first_batches_again(tmp_path, spy):
@@ -190,7 +199,7 @@ def test_a_run_that_is_resumed_does_not_draw_its_first_batches_again(tmp_path, s
     for iteration in (0, 2, 3, 50):
         runner = SimpleNamespace(iter=iteration, work_dir=tmp_path, train_dataloader=loader)
         hook.before_train_iter(runner, 0, batch([0, 1]))
-    assert names(tmp_path / 'pictures') == ['train_batch_0.png', 'train_batch_2.png']
+    assert names(tmp_path / 'pictures') == ['train_batch_0.jpg', 'train_batch_2.jpg']
     assert len(painter.batches) == 2
 
 
