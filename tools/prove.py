@@ -15,7 +15,7 @@ DOCS = Path(__file__).resolve().parents[1] / 'docs'
 TABLE, RECORDS = DOCS / 'capture.md', DOCS / 'evidence'
 PARTS = ('tests', 'parity', 'host-time')
 EXAMPLES = """examples, from the root of the repository:
-  tools/prove.py                                           everything of the claim "network", minutes on a card
+  tools/prove.py --jobs 8                                  everything of the claim "network", minutes on a card
   tools/prove.py --only parity --precision bf16            one part; the record keeps the others
   tools/prove.py --only parity --config configs/yolo/detect_n_bccd.py --cfg-options data_root=/data/bccd
   tools/prove.py --write                                   put what the records say into docs/capture.md
@@ -35,6 +35,7 @@ def main() -> int:
     parser.add_argument('--only', nargs='+', choices=PARTS, default=list(PARTS), help='kinds of runs (default: all)')
     parser.add_argument('--config', nargs='+', default=[], help="of the parity runs (default: the claim's)")
     parser.add_argument('--precision', nargs='+', choices=('fp32', 'bf16', 'fp16'), default=['fp32', 'bf16', 'fp16'])
+    parser.add_argument('--jobs', type=int, default=1, metavar='N', help='runs at a time (default: %(default)s)')
     parser.add_argument('--steps', type=int, default=50, help='of a parity run (default: %(default)s)')
     parser.add_argument('--out', type=Path, default=RECORDS, help='folder of the records (default: docs/evidence)')
     parser.add_argument(
@@ -67,6 +68,7 @@ def main() -> int:
             precisions=args.precision,
             steps=args.steps,
             options=args.cfg_options,
+            jobs=args.jobs,
         )
     except ValueError as error:
         print(f'error: {error}', file=sys.stderr)

@@ -14,7 +14,7 @@ END = '<!-- end of claims -->'
 class Claim(NamedTuple):
     """What is claimed, and which runs on a card it takes.
 
-    tests:     files and folders whose tests marked ``cuda`` must pass, twice; none: nothing is built yet
+    tests:     files whose tests marked ``cuda`` must pass, twice; none: nothing is built yet
     parity:    configs that must train the same captured and eager, in each precision
     region:    what is captured there
     timed:     whether the host time of its calls is measured
@@ -29,7 +29,12 @@ class Claim(NamedTuple):
     def parts(self) -> list[str]:
         """The names of the runs."""
         parity = [parity_name(config, name) for config in self.parity for name in ('fp32', 'bf16', 'fp16')]
-        return ['tests', *parity, *(['host-time'] if self.timed else [])] if self.tests else []
+        return [*map(tests_name, self.tests), *parity, *(['host-time'] if self.timed else [])]
+
+
+def tests_name(path: str) -> str:
+    """The name of the tests of a file among the parts of a claim."""
+    return f'tests {path}'
 
 
 def parity_name(config: str, precision: str) -> str:
@@ -37,29 +42,41 @@ def parity_name(config: str, precision: str) -> str:
     return f'parity {config} {precision}'
 
 
+RUNS = ('tests/apis/test_parity.py', 'tests/apis/test_train_captured.py')
 CONFIGS = ('configs/yolo_capture.py', 'configs/yolo/detect_n_bccd.py')
 CLAIMS: Mapping[str, Claim] = {
     'network': Claim(
         'a module region, such as the network, trains bit for bit as eager does',
         (
-            'tests/capture',
+            'tests/capture/test_gradients.py',
+            'tests/capture/test_graph.py',
+            'tests/capture/test_guards.py',
+            'tests/capture/test_leaves.py',
+            'tests/capture/test_precision.py',
+            'tests/capture/test_process.py',
+            'tests/capture/test_routes.py',
+            'tests/capture/test_state.py',
             'tests/engine/hooks/test_capture_hook.py',
-            'tests/apis/test_train_captured.py',
-            'tests/apis/test_parity.py',
             'tests/apis/test_pool_table.py',
+            *RUNS,
         ),
         CONFIGS,
         timed=True,
     ),
     'loss': Claim(
         'the loss region, beside the network, trains bit for bit as eager does',
-        ('tests/capture/test_loss_region.py', 'tests/apis/test_parity.py', 'tests/apis/test_train_captured.py'),
+        ('tests/capture/test_loss_region.py', *RUNS),
         CONFIGS,
         'network+loss',
     ),
     'step': Claim(
         'the step region trains bit for bit as eager does, with rate, momentum and branch weight moving',
-        ('tests/capture/test_step_region.py', 'tests/apis/test_parity.py', 'tests/apis/test_train_captured.py'),
+        (
+            'tests/capture/test_step_region.py',
+            'tests/capture/test_step_state.py',
+            'tests/capture/test_step_faults.py',
+            *RUNS,
+        ),
         CONFIGS,
         'step',
     ),
@@ -97,16 +114,18 @@ def status(name: str, folder: Path) -> Status:
 
 
 def _summary(name: str, parts: Mapping[str, Any]) -> str:
-    ran = parts['tests']
-    where = ran['environment']
+    ran = [part for key, part in parts.items() if key.startswith('tests')]
+    where = ran[0]['environment']
+    dates = sorted({part['date'] for part in parts.values()})
+    passed = sum(part['result'][0]['passed'] for part in ran)
     runs = [part['result'] for key, part in parts.items() if key.startswith('parity')]
     rows = sum(len(run['rows']) for run in runs)
     steps = min(run['steps'] for run in runs)
     beyond = parts['host-time']['result']['forward']['beyond'] if CLAIMS[name].timed else None
     timed = '' if beyond is None else f'; a replayed forward costs the host {beyond} ms beyond its launch'
     return (
-        f'[record](evidence/{name}.json) of {ran["date"]}: {", ".join(where["cards"])}, torch {where["torch"]}, Python '
-        f'{where["python"]}; {ran["result"][0]["passed"]} tests passed, twice; {rows} parity runs of at least {steps} '
+        f'[record](evidence/{name}.json) of {dates[-1]}: {", ".join(where["cards"])}, torch {where["torch"]}, Python '
+        f'{where["python"]}; {passed} tests passed, twice; {rows} parity runs of at least {steps} '
         f'steps equal{timed}'
     )
 

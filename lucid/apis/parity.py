@@ -17,6 +17,10 @@ from lucid.engine.environment import environment
 __all__ = ['PRECISIONS', 'Parity', 'Row', 'check_parity', 'print_parity']
 
 
+# Eager against eager explains a difference, it proves nothing that the comparison after it does not.
+CONTROL_STEPS = 10
+
+
 class Row(NamedTuple):
     """One comparison.
 
@@ -74,10 +78,10 @@ def check_parity(
 ) -> Parity:
     """Train the model of a config twice from one seed on the same batches, eager and captured, and compare.
 
-    First eager against eager, then eager against captured, in lockstep, deterministic and without TF32. Compared are
-    losses, each gradient before it is used (None is not zeros), parameters, buffers, optimizer state, loss scaler,
-    averages and generators. Learning rate, momentum and branch weight move from step to step as in a warm-up and decay;
-    hooks other than EMAHook take no part. Gradients of the step region never leave its graphs: what they did to
+    First eager against eager, for a few steps, then eager against captured, in lockstep, deterministic and without TF32.
+    Compared are losses, each gradient before it is used (None is not zeros), parameters, buffers, optimizer state, loss
+    scaler, averages and generators. Learning rate, momentum and branch weight move from step to step as in a warm-up and
+    decay; hooks other than EMAHook take no part. Gradients of the step region never leave its graphs: what they did to
     parameters and averages is compared, and inside a window their sum.
 
     Args:
@@ -111,11 +115,11 @@ def check_parity(
 
 
 def _compare(pair: TrainingPair, precision: str, accumulate: int) -> Row:
-    control, loss = pair.lockstep(precision, accumulate, [])
+    control, loss = pair.lockstep(precision, accumulate, [], steps=min(pair.steps, CONTROL_STEPS))
     regions = make_regions(pair.region)
     captured = None
     if control is None:
-        captured, loss = pair.lockstep(precision, accumulate, regions)
+        captured, loss = pair.lockstep(precision, accumulate, regions, steps=pair.steps)
     routes = [region.routes for region in regions]
     return Row(
         precision,

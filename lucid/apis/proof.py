@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from lucid.apis.claims import CLAIMS, parity_name
+from lucid.apis.claims import CLAIMS, parity_name, tests_name
 from lucid.apis.code_digest import PACKAGE, imported_code
 from lucid.engine.environment import environment
 
@@ -45,6 +45,7 @@ def prove(
     precisions: Sequence[str] = ('fp32', 'bf16', 'fp16'),
     steps: int = 50,
     options: Mapping[str, Any] | None = None,
+    jobs: int = 1,
 ) -> bool:
     """Run parts of the proof of a claim; each is written as soon as it is done, beside those that are there.
 
@@ -56,6 +57,7 @@ def prove(
         precisions: Of the parity runs.
         steps: Optimizer steps of a parity run.
         options: Config keys to change in parity and host time, as ``--cfg-options``.
+        jobs: Runs at a time. The host time is measured before the others, alone.
 
     Returns:
         Whether all of these runs passed.
@@ -69,7 +71,7 @@ def prove(
     configs = configs or claim.parity
     runs: dict[str, tuple[str, dict[str, Any]]] = {}
     if 'tests' in only:
-        runs['tests'] = ('tests', {'paths': list(claim.tests)})
+        runs |= {tests_name(path): ('tests', {'paths': [path]}) for path in claim.tests}
     if 'parity' in only:
         for config in configs:
             for precision in precisions:
@@ -78,13 +80,16 @@ def prove(
                 runs[parity_name(config, precision)] = ('parity', arguments)
     if 'host-time' in only and claim.timed:
         runs['host-time'] = ('host-time', {'config': configs[0], 'options': dict(options or {})})
-    passed = True
-    for part, (kind, arguments) in runs.items():
-        outcome = _run(kind, arguments)
+
+    def finish(part: str) -> bool:
+        outcome = _run(*runs[part])
         record(folder / f'{name}.json', part, outcome)
         Console().print(f'{part}: {"passed" if outcome["passed"] else "FAILED"}', markup=False)
-        passed = passed and outcome['passed']
-    return passed
+        return bool(outcome['passed'])
+
+    alone = [part for part in runs if part == 'host-time']
+    with ThreadPoolExecutor(jobs) as pool:
+        return all([*map(finish, alone), *pool.map(finish, [part for part in runs if part not in alone])])
 
 
 def record(path: Path, part: str, outcome: Mapping[str, Any]) -> None:

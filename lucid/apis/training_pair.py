@@ -98,7 +98,9 @@ class TrainingPair:
             table = AccumulationTable({(None, region.name): 'replay'})
             region.activate(side.model, policy=policy, accumulation=table, parts=self.parts)
 
-    def lockstep(self, precision: str, accumulate: int, regions: Sequence[Region]) -> tuple[str | None, float]:
+    def lockstep(
+        self, precision: str, accumulate: int, regions: Sequence[Region], *, steps: int
+    ) -> tuple[str | None, float]:
         """Train eager and, with ``regions``, captured; the first difference, and the last loss of the eager side."""
         reference, candidate = self.side(precision, accumulate), self.side(precision, accumulate)
         batch = Batches(self.loader, max_epochs=self.cfg.get('train_cfg', {}).get('max_epochs', 1))
@@ -112,7 +114,7 @@ class TrainingPair:
             difference = run_lockstep(
                 lambda step: reference.step(batch(step)),
                 lambda step: candidate.step(batch(step)),
-                self.steps * accumulate,
+                steps * accumulate,
             )
         finally:
             compiled.release()

@@ -21,6 +21,7 @@ ENVIRONMENT = {'cards': ['Card 1'], 'torch': '2.11', 'python': '3.12'}
 
 
 def outcome(part: str, **changes: Any) -> dict[str, Any]:
+    kind = part.split()[0]
     results: dict[str, Any] = {
         'tests': [{'collected': 5, 'passed': 5}] * 2,
         'host-time': {'forward': {'beyond': 0.3}},
@@ -29,7 +30,7 @@ def outcome(part: str, **changes: Any) -> dict[str, Any]:
         'date': '2026-01-02',
         'environment': ENVIRONMENT,
         'passed': True,
-        'result': results.get(part, {'rows': [{}, {}], 'steps': 50}),
+        'result': results.get(kind, {'rows': [{}, {}], 'steps': 50}),
         'code': code_of(['capture/pool.py', 'capture/region.py']),
         **changes,
     }
@@ -41,7 +42,7 @@ def write(tmp_path: Path) -> Write:
 
     def make(**changes: dict[str, Any] | None) -> Path:
         for part in CLAIMS['network'].parts():
-            change = changes.get(part.replace('-', '_'), {})
+            change = changes.get(part.split()[0].replace('-', '_'), {})
             if change is not None:
                 record(tmp_path / 'network.json', part, outcome(part, **change))
         return tmp_path
@@ -52,7 +53,7 @@ def write(tmp_path: Path) -> Write:
 def test_a_whole_record_of_this_code_proves(write: Write) -> None:
     found = status('network', write())
     assert found.proven
-    assert '[record](evidence/network.json) of 2026-01-02: Card 1, torch 2.11, Python 3.12; 5 tests' in found.why
+    assert '[record](evidence/network.json) of 2026-01-02: Card 1, torch 2.11, Python 3.12; 60 tests' in found.why
     assert '12 parity runs of at least 50 steps equal' in found.why
 
 

@@ -193,9 +193,9 @@ def test_dropout_draws_the_sequence_of_eager_and_honours_a_seed(graph, kit, targ
 class Repeating(Recording):
     """A graph that bakes in its random numbers."""
 
-    def replay(self, leaves):
+    def replay(self, leaves, **options):
         torch.manual_seed(0)
-        return super().replay(leaves)
+        return super().replay(leaves, **options)
 
 
 def test_control_a_recording_that_repeats_its_draws_differs(captured, kit):
