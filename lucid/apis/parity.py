@@ -79,10 +79,10 @@ def check_parity(
     """Train the model of a config twice from one seed on the same batches, eager and captured, and compare.
 
     First eager against eager, for a few steps, then eager against captured, in lockstep, deterministic and without
-    TF32. Compared are losses, each gradient before it is used (None is not zeros), parameters, buffers, optimizer state,
-    loss scaler, averages and generators. Learning rate, momentum and branch weight move from step to step as in a
-    warm-up and decay; hooks other than EMAHook take no part. Gradients of the step region never leave its graphs: what they did to
-    parameters and averages is compared, and inside a window their sum.
+    TF32. Compared are losses, each gradient before it is used (None is not zeros), parameters, buffers, optimizer
+    state, loss scaler, averages and generators. Learning rate, momentum and branch weight move from step to step as in
+    a warm-up and decay; hooks other than EMAHook take no part. Gradients of the step region never leave its graphs:
+    what they did to parameters and averages is compared, and inside a window their sum.
 
     Args:
         cfg: What ``load_config`` returned, not changed.
