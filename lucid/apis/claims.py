@@ -49,7 +49,6 @@ CLAIMS: Mapping[str, Claim] = {
         'a module region, such as the network, trains bit for bit as eager does',
         (
             'tests/capture/test_gradients.py',
-            'tests/capture/test_graph.py',
             'tests/capture/test_guards.py',
             'tests/capture/test_leaves.py',
             'tests/capture/test_precision.py',

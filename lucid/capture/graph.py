@@ -113,9 +113,12 @@ class CudaMemory:
         """Run ``body`` on the side stream, ordered after the current stream's work and before what follows."""
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
-        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
-            body()
-        current.wait_stream(self.stream)
+        try:
+            with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+                body()
+        finally:
+            # Also after an error: what puts the state back must not overtake what the body has launched.
+            current.wait_stream(self.stream)
 
     def graphs(self) -> tuple[Graph, Graph]:
         """A forward and a backward graph in this pool."""

@@ -133,6 +133,25 @@ def test_a_failing_capture_is_named_and_leaves_a_process_that_trains_on(captured
     trains_and_captures(captured, kit)
 
 
+class Slow(Item):
+    """What it launched before it is refused still runs when the error arrives."""
+
+    def forward(self, x):
+        torch.cuda._sleep(200_000_000)  # cycles: a tenth of a second
+        return super().forward(x)
+
+
+@pytest.mark.cuda
+def test_a_refused_warm_up_that_still_runs_on_the_card_does_not_write_the_state_after_it_was_put_back(on_cuda):
+    broken = nn.ModuleDict({'network': Slow()}).to(on_cuda.device)
+    on_cuda.capture(broken)
+    state = {key: value.clone() for key, value in broken.state_dict().items()}
+    with pytest.raises(HostReadError):
+        broken['network'](torch.randn(4, 3, device=on_cuda.device))
+    torch.cuda.synchronize()
+    assert all(torch.equal(value, state[key]) for key, value in broken.state_dict().items())
+
+
 def trains_and_captures(captured, kit):
     """A full eager and captured training with dropout still works, and they are equal."""
     reference, candidate = kit.pair(captured, kit.Detector(dropout=0.2))
