@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.hooks import Hook
 from torch import Tensor
 
-from lucid.apis import ConfigError, build_runner, complete, load_config, train
+from lucid.apis import ConfigError, Interrupted, build_runner, complete, load_config, train
 from lucid.capture import CudaMemory, Parts, TapeMemory
 from lucid.engine import checkpoint as files
 from lucid.engine.hooks import CaptureHook
 from lucid.engine.hooks.capture import FILE
+from lucid.registry import HOOKS
 
 Make = Callable[..., Config]
 CAPTURE = {'type': 'CaptureHook', 'regions': [{'type': 'ModuleRegion', 'target': 'network'}]}
@@ -65,6 +67,85 @@ def test_a_captured_run_writes_the_checkpoint_of_an_eager_one(
     for region in regions.values():
         assert (region['replays'], region['captures'], region['problems']) == (10, 1, [])
     assert not Path(cfgs[0].work_dir, FILE).exists()
+
+
+@pytest.fixture(scope='module')
+def whole(tiny: Make) -> Config:
+    torch.set_num_threads(1)
+    cfg = tiny(optim_wrapper__accumulative_counts=2)
+    train(cfg)
+    return cfg
+
+
+@pytest.mark.parametrize('backend', ['tape'], indirect=True)  # the whole run is the CPU's
+@pytest.mark.parametrize(('first', 'second'), [('step', 'step'), ('step', None), (None, 'step')])
+def test_a_run_stopped_inside_a_window_resumes_captured_or_eager_as_if_it_had_not_been(
+    tiny: Make, losses: Any, whole: Config, backend: str, first: str | None, second: str | None
+) -> None:
+    """Five batches an epoch: the windows end after the micro-batches 2, 4, 5 and 7, 9, 10."""
+    torch.set_num_threads(1)
+    options = {'optim_wrapper__accumulative_counts': 2, 'default_hooks__checkpoint__every_n_steps': 1}
+    cfg = tiny(stop_at=8, **options)
+    record = cfg.custom_hooks[0]
+    cfg.custom_hooks = [record, {**CAPTURE, 'regions': REGIONS[first]}] if first else [record]
+    with pytest.raises(Interrupted):
+        train(cfg)
+    assert files.load(Path(cfg.work_dir, 'last.pth'))['meta']['iter'] == 7
+    record.stop_at = None
+    cfg.custom_hooks = [record, {**CAPTURE, 'regions': REGIONS[second]}] if second else [record]
+    train(cfg, resume=True)
+    assert losses(cfg) == losses(whole)
+    ends = [files.load(Path(each.work_dir, 'last.pth')) for each in (cfg, whole)]
+    a, b = (tensors({key: end[key] for key in ('state_dict', 'ema', 'optimizer')}) for end in ends)
+    assert a.keys() == b.keys()
+    assert all(torch.equal(value, b[key]) for key, value in a.items())
+
+
+@HOOKS.register_module(force=True)
+class BreakWeight(Hook):
+    """Makes the loss of one iteration NaN."""
+
+    def __init__(self, *, at: int) -> None:
+        self.at = at
+
+    def before_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:
+        runner.model.criterion.branch_weight.fill_(float('nan') if runner.iter == self.at else 0.5)
+
+
+@pytest.mark.parametrize('captured', [False, True])
+def test_a_fault_in_a_captured_step_is_undone_and_reported_with_its_images(
+    tiny: Make, losses: Any, backend: str, captured: bool
+) -> None:
+    torch.set_num_threads(1)
+    cfg = tiny(optim_wrapper__on_nonfinite='skip')
+    cfg.custom_hooks += [{'type': 'BreakWeight', 'at': 3}]
+    if captured:
+        cfg.custom_hooks += [{**CAPTURE, 'regions': REGIONS['step']}]
+    runner = train(cfg)
+    bad = losses(cfg)[3]['files']
+    (log,) = Path(cfg.work_dir).glob('*/*.log')
+    line = next(line for line in log.read_text().splitlines() if 'not finite' in line)
+    assert 'iteration 4 of 10' in line
+    assert all(name in line for name in bad)
+    assert all(parameter.isfinite().all() for parameter in runner.model.parameters())
+    content = files.load(Path(cfg.work_dir, 'last.pth'))
+    assert all(value.isfinite().all() for value in tensors(content['ema']).values() if value.is_floating_point())
+
+
+def test_an_error_inside_a_window_of_captured_steps_leaves_a_plain_model_and_a_second_run_trains(
+    tiny: Make, backend: str
+) -> None:
+    torch.set_num_threads(1)
+    cfg = tiny(stop_at=3, how='error', optim_wrapper__accumulative_counts=2)
+    cfg.custom_hooks += [{**CAPTURE, 'regions': REGIONS['step']}]
+    runner = build_runner(complete(cfg), mode='train')
+    with pytest.raises(ArithmeticError):
+        runner.train()
+    assert 'step' not in vars(runner.model)
+    cfg.custom_hooks[0].stop_at = None
+    train(cfg)
+    region = json.loads(Path(cfg.work_dir, FILE).read_text())['regions']['step']
+    assert (region['replays'], region['problems']) == (10, [])
 
 
 def test_a_target_that_is_not_there_and_compile_are_refused_when_the_runner_is_built(tiny: Make) -> None:

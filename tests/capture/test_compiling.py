@@ -6,8 +6,21 @@ import pytest
 import torch
 from torch import nn
 
-from lucid.capture import CaptureError, CompiledModules, ModuleRegion, Parts, Policy, TargetError, compiling
+from lucid.capture import (
+    CaptureError,
+    CompiledModules,
+    ModuleRegion,
+    Parts,
+    Policy,
+    StepRegion,
+    TargetError,
+    compiling,
+    first_difference,
+    training_values,
+)
 from lucid.capture.compiling import SLOT
+from lucid.engine.optim_wrappers import OptimWrapper
+from lucid.engine.optimizers import SGD
 
 
 @pytest.fixture
@@ -85,6 +98,66 @@ def test_eager_calls_of_a_compiled_region_are_compiled_too(counted, kit):
     assert len(counted) == 1
     region.release()
     assert SLOT not in vars(model['net'])
+
+
+class Stepped(nn.Module):
+    """A model that says what can be compiled."""
+
+    branch_free = ('network',)
+
+    def __init__(self, detector):
+        super().__init__()
+        self.network = detector.network
+
+    def compute(self, data, optim_wrapper):
+        with optim_wrapper.optim_context(self):
+            loss = sum(output.float().square().mean() for output in self.network(data['inputs']))
+        return loss, {'loss': loss.detach()}
+
+    def step(self, data, optim_wrapper):
+        loss, values = self.compute(data, optim_wrapper)
+        optim_wrapper.update_params(loss)
+        return values
+
+
+def test_a_step_region_compiles_what_the_model_names_and_leaves_it_plain(counted, kit):
+    model = Stepped(kit.Detector())
+    region = StepRegion(compile=True)
+    region.activate(model, parts=Parts(memory=lambda _: None))  # no card: compiled, and eager
+    assert SLOT in vars(model.network)
+    model.step({'inputs': kit.images(1)[0]}, OptimWrapper(SGD(model.parameters(), lr=0.01)))
+    assert counted
+    region.release()
+    assert SLOT not in vars(model.network)
+    assert 'step' not in vars(model)
+    with pytest.raises(TargetError, match='Plain does not say what can be compiled'):
+        StepRegion(compile=True).activate(Plain(kit.Detector()))
+
+
+class Plain(Stepped):
+    branch_free = ()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize('accumulate', [1, 2])
+def test_a_captured_and_compiled_step_equals_an_eager_and_compiled_one(on_cuda, kit, accumulate):
+    reference, candidate = kit.pair(on_cuda, Stepped(kit.Detector()))
+    wrappers = [
+        OptimWrapper(SGD(m.parameters(), lr=0.01, momentum=0.9), accumulative_counts=accumulate)
+        for m in (reference, candidate)
+    ]
+    compiled = CompiledModules(reference, ['network'])
+    region = StepRegion(compile=True)
+    region.activate(candidate, parts=Parts(memory=lambda _: on_cuda.memory()))
+    on_cuda.regions.append(region)
+    for images in kit.images(6):
+        for model, wrapper in zip((reference, candidate), wrappers, strict=True):
+            model.step({'inputs': images.cuda()}, wrapper)
+        values = [training_values(m, w.optimizer) for m, w in zip((reference, candidate), wrappers, strict=True)]
+        found = first_difference(*values)
+        assert found is None, str(found)
+    compiled.release()
+    on_cuda.replays(region, 6)
 
 
 @pytest.mark.cuda

@@ -89,14 +89,15 @@ class Side:
         values |= {f'ema.{key}': value.clone() for key, value in self.ema.shadow.items()}
         if getattr(self.wrapper, 'loss_scaler', None) is not None:
             values['scaler'] = self.wrapper.loss_scaler.state_dict()
-        values |= {'steps': self.wrapper.num_steps, 'norm': self.wrapper.grad_norm}
+        norm = self.wrapper.grad_norm
+        values |= {'steps': self.wrapper.num_steps, 'norm': None if norm is None else norm.clone()}
         values['generator'] = torch.get_rng_state()
         if device.type == 'cuda':
             values['generator.cuda'] = torch.cuda.get_rng_state(device)
         return values
 
     def run(self, batches):
-        return [{**self.micro_step(images), 'norm': None} for images in batches]
+        return [self.micro_step(images) for images in batches]
 
 
 def activate(graph, model, **policy):
