@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lucid.apis import load_config
 from lucid.apis.analysis import analyze, print_cost
-from lucid.apis.options import OptionsAction
+from lucid.apis.options import add_cfg_options
 
 
 def main() -> int:
@@ -18,14 +18,7 @@ def main() -> int:
     parser.add_argument('--image-size', type=int, nargs='+', help="side, or height and width (default: the config's)")
     parser.add_argument('--num-classes', type=int, help="number of classes (default: the config's, else 80)")
     parser.add_argument('--json', type=Path, metavar='FILE', help='write the numbers there too')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=OptionsAction,
-        default={},
-        metavar='KEY=VALUE',
-        help='change keys of the config',
-    )
+    add_cfg_options(parser)
     args = parser.parse_args()
     if args.image_size and len(args.image_size) > 2:
         parser.error('--image-size takes one side, or height and width')

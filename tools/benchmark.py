@@ -11,7 +11,7 @@ import torch
 from lucid.apis import ConfigError, load_config
 from lucid.apis.benchmark import benchmark
 from lucid.apis.benchmark_table import print_benchmark
-from lucid.apis.options import OptionsAction
+from lucid.apis.options import add_cfg_options
 from lucid.apis.parity import PRECISIONS
 
 EXAMPLES = """examples:
@@ -44,14 +44,7 @@ def main() -> int:
     parser.add_argument('--micro-batches', type=int, default=20, metavar='N', help='of a turn (default: %(default)s)')
     parser.add_argument('--device', help='cuda or cuda:N; the CPU runs it too, but its times mean nothing')
     parser.add_argument('--json', type=Path, metavar='FILE', help='write the result there too')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=OptionsAction,
-        default={},
-        metavar='KEY=VALUE',
-        help='change keys of the config',
-    )
+    add_cfg_options(parser)
     args = parser.parse_args()
     if min(args.rounds, args.micro_batches, *args.accumulate) < 1:
         parser.error('--rounds, --micro-batches and --accumulate take numbers of at least 1')

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lucid.apis import ConfigError, ImageError, load_config, override
 from lucid.apis.browse import browse
-from lucid.apis.options import OptionsAction
+from lucid.apis.options import add_cfg_options
 
 EXAMPLES = """examples:
   tools/browse_dataset.py configs/yolo/detect_n_bccd.py --sheet
@@ -40,14 +40,7 @@ def main() -> int:
     parser.add_argument('--sheet', action='store_true', help='several samples in one picture')
     parser.add_argument('--side', type=int, metavar='PIXELS', help="a panel's longer side")
     parser.add_argument('--seed', type=int, help='of all random draws (default: the config says, 0)')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=OptionsAction,
-        default={},
-        metavar='KEY=VALUE',
-        help='change keys of the config',
-    )
+    add_cfg_options(parser)
     args = parser.parse_args()
     try:
         files = browse(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lucid.apis import ConfigError
 from lucid.apis.check_data import check_data
-from lucid.apis.options import OptionsAction
+from lucid.apis.options import add_cfg_options
 
 EXAMPLES = """examples:
   tools/check_data.py path/to/folder
@@ -42,14 +42,7 @@ def main() -> int:
         help='most images on a sheet; 0: no pictures (default: %(default)s)',
     )
     parser.add_argument('--strict', action='store_true', help='exit with 1 for notes too')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=OptionsAction,
-        default={},
-        metavar='KEY=VALUE',
-        help='change keys of the config',
-    )
+    add_cfg_options(parser)
     args = parser.parse_args()
     if args.image_size and (len(args.image_size) > 2 or min(args.image_size) < 1):
         parser.error('--image-size takes one side, or height and width, of at least 1 pixel')

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lucid.apis import ConfigError, load_config
 from lucid.apis.host_time import host_time
-from lucid.apis.options import OptionsAction
+from lucid.apis.options import add_cfg_options
 from lucid.apis.parity import PRECISIONS, check_parity, print_parity
 
 EXAMPLES = """examples:
@@ -41,14 +41,7 @@ def main() -> int:
     parser.add_argument('--device', help='cpu, cuda or cuda:N (default: a CUDA card where there is one)')
     parser.add_argument('--host-time', action='store_true', help="measure a replayed call's host time too")
     parser.add_argument('--json', type=Path, metavar='FILE', help='write the result there too')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=OptionsAction,
-        default={},
-        metavar='KEY=VALUE',
-        help='change keys of the config',
-    )
+    add_cfg_options(parser)
     args = parser.parse_args()
     if min(args.steps, *args.accumulate) < 1:
         parser.error('--steps and --accumulate take numbers of at least 1')

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.syntax import Syntax
 
 from lucid.apis import ConfigError, complete, load_config
-from lucid.apis.options import OptionsAction
+from lucid.apis.options import add_cfg_options
 
 EXAMPLES = """examples:
   tools/print_config.py configs/yolo/detect_s_coco.py
@@ -24,14 +24,7 @@ def main() -> int:
         description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument('config', type=Path, help='config file')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=OptionsAction,
-        default={},
-        metavar='KEY=VALUE',
-        help='change keys of the config',
-    )
+    add_cfg_options(parser)
     args = parser.parse_args()
     try:
         cfg = complete(load_config(args.config, args.cfg_options))

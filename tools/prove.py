@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from lucid.apis.claims import CLAIMS, claims_table, table_stands, write_table
-from lucid.apis.options import OptionsAction
+from lucid.apis.options import add_cfg_options
 from lucid.apis.proof import prove
 
 DOCS = Path(__file__).resolve().parents[1] / 'docs'
@@ -38,14 +38,7 @@ def main() -> int:
     parser.add_argument('--jobs', type=int, default=1, metavar='N', help='runs at a time (default: %(default)s)')
     parser.add_argument('--steps', type=int, default=50, help='of a parity run (default: %(default)s)')
     parser.add_argument('--out', type=Path, default=RECORDS, help='folder of the records (default: docs/evidence)')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=OptionsAction,
-        default={},
-        metavar='KEY=VALUE',
-        help='change keys of the config',
-    )
+    add_cfg_options(parser)
     args = parser.parse_args()
     if args.write:
         write_table(TABLE, RECORDS)

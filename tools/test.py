@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from lucid.apis import CheckpointError, ConfigError, ImageError, load_config, override, test
-from lucid.apis.options import OptionsAction
+from lucid.apis.options import add_cfg_options
 
 EXAMPLES = """examples:
   tools/test.py configs/yolo_capture.py work_dirs/yolo_capture/best.pth
@@ -40,14 +40,7 @@ def main() -> int:
         '--weights', choices=('auto', 'ema', 'raw'), default='auto', help='averaged or trained (auto: averaged if any)'
     )
     parser.add_argument('--launcher', choices=('none', 'pytorch'), help='pytorch under torchrun')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=OptionsAction,
-        default={},
-        metavar='KEY=VALUE',
-        help='change keys of the config',
-    )
+    add_cfg_options(parser)
     args = parser.parse_args()
     try:
         cfg = override(load_config(args.config, args.cfg_options), work_dir=args.work_dir, launcher=args.launcher)

@@ -15,7 +15,7 @@ from lucid.apis import (
     override,
     train,
 )
-from lucid.apis.options import OptionsAction
+from lucid.apis.options import add_cfg_options
 
 EXAMPLES = """examples:
   tools/train.py configs/yolo_capture.py
@@ -47,14 +47,7 @@ def main() -> int:
     parser.add_argument('--seed', type=int, help='of all random draws (default: the config says, 0)')
     parser.add_argument('--deterministic', action='store_true', help='deterministic algorithms only, slower')
     parser.add_argument('--launcher', choices=('none', 'pytorch'), help='pytorch under torchrun')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=OptionsAction,
-        default={},
-        metavar='KEY=VALUE',
-        help='change keys of the config',
-    )
+    add_cfg_options(parser)
     args = parser.parse_args()
     try:
         cfg = override(

@@ -38,6 +38,18 @@ class OptionsAction(argparse.Action):
         setattr(namespace, self.dest, options)
 
 
+def add_cfg_options(parser: argparse.ArgumentParser) -> None:
+    """Give a tool's parser ``--cfg-options``; the parsed namespace has ``cfg_options``, empty where none are given."""
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=OptionsAction,
+        default={},
+        metavar='KEY=VALUE',
+        help='change keys of the config',
+    )
+
+
 def parse_value(text: str) -> Any:
     """The value that a command line's text stands for; the text itself where it is no literal."""
     if text.lower() in WORDS:
