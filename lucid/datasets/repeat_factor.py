@@ -4,23 +4,20 @@ Shape suffixes: I images, C classes, S samples of an epoch.
 """
 
 import math
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from mmengine.dist import get_dist_info, sync_random_seed
 from numpy.typing import NDArray
-from torch.utils.data import Sampler
 
-from lucid.datasets.samplers import SampleKey, keys_of_rank
+from lucid.datasets.samplers import KeySampler, SampleKey
 from lucid.registry import DATA_SAMPLERS
 
 Factors = NDArray[np.float64]
 
 
 @DATA_SAMPLERS.register_module()
-class RepeatFactorSampler(Sampler[SampleKey]):
+class RepeatFactorSampler(KeySampler):
     """Yields ``SampleKey`` of this rank, images with rare classes more often; the draw depends on (seed, epoch) alone.
 
     With f(c) the share of images that hold class c, a class repeats by ``max(1, (threshold / f(c)) ** power)`` and an
@@ -58,29 +55,13 @@ class RepeatFactorSampler(Sampler[SampleKey]):
                 f'RepeatFactorSampler: threshold={threshold}, power={power}, num_samples={num_samples}; use a '
                 'threshold above 0 to 1, a positive power, and num_samples >= 1 or None'
             )
+        super().__init__(seed=seed)
         self.classes: tuple[str, ...] = tuple(getattr(dataset, 'classes', ()))
         self.threshold = threshold
         presence_IC = class_presence(dataset)
         self.share_C = presence_IC.mean(0)
         self.factors_I = repeat_factors(presence_IC, threshold=threshold, power=power)
         self.num_samples = math.ceil(self.factors_I.sum()) if num_samples is None else num_samples
-        self.seed = sync_random_seed() if seed is None else seed
-        self.rank, self.world_size = get_dist_info()
-        self.epoch = 0
-        self.remaining = sys.maxsize
-        self.start = 0
-
-    def set_epoch(self, epoch: int, *, max_epochs: int | None = None, start: int = 0) -> None:
-        """Choose the epoch that the next iterations yield.
-
-        Args:
-            epoch: 0-based.
-            max_epochs: Epochs of the whole run; None, as mmengine's own loop calls, never closes mosaic.
-            start: Samples of this rank that the epoch has already consumed, in a run resumed in mid-epoch.
-        """
-        self.epoch = epoch
-        self.remaining = sys.maxsize if max_epochs is None else max_epochs - epoch
-        self.start = start
 
     def __iter__(self) -> Iterator[SampleKey]:
         rng = np.random.Generator(np.random.PCG64([self.seed, self.epoch]))
@@ -89,7 +70,7 @@ class RepeatFactorSampler(Sampler[SampleKey]):
         starts_I = np.cumsum(counts_I) - counts_I
         repeats_S = np.arange(len(order_S)) - np.repeat(starts_I, counts_I)
         shuffled = np.resize(rng.permutation(len(order_S)), len(self) * self.world_size)
-        yield from keys_of_rank(self, order_S[shuffled], repeats_S[shuffled])
+        yield from self.keys(order_S[shuffled], repeats_S[shuffled])
 
     def __len__(self) -> int:
         """Samples of this rank in a whole epoch, those before ``start`` included."""

@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Iterator, Sized
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from mmengine.dist import get_dist_info, sync_random_seed
@@ -38,44 +38,15 @@ class SampleKey(NamedTuple):
         return np.random.Generator(np.random.PCG64([seed, self.epoch, self.index, *repeat]))
 
 
-class Place(Protocol):
-    """Where a sampler is: of which rank, in which epoch, and where in it."""
-
-    rank: int
-    world_size: int
-    epoch: int
-    remaining: int
-    start: int
-
-
-def keys_of_rank(
-    place: Place, order: NDArray[np.int64], repeats: NDArray[np.int64] | None = None
-) -> Iterator[SampleKey]:
-    """Yield the keys of a rank from ``start`` on; ranks take turns in ``order``; ``repeats`` counts earlier draws."""
-    mine = slice(place.rank, None, place.world_size)
-    counts = np.zeros_like(order) if repeats is None else repeats
-    for index, repeat in zip(order[mine][place.start :].tolist(), counts[mine][place.start :].tolist(), strict=True):
-        yield SampleKey(place.epoch, index, place.remaining, repeat)
-
-
-@DATA_SAMPLERS.register_module()
-class EpochSampler(Sampler[SampleKey]):
-    """Yields ``SampleKey`` of this rank, in an order that depends on (seed, epoch) alone.
-
-    Ranks take turns in one common order, which wraps around where ``round_up`` is set, so that all have equally many.
+class KeySampler(Sampler[SampleKey]):
+    """Where a sampler of ``SampleKey`` is: of which rank, in which epoch, and where in it.
 
     Args:
-        dataset: What is sampled; only its length is used.
         seed: Seed of the order; None asks mmengine for one that all ranks share.
-        shuffle: False keeps the order of the data set.
-        round_up: Repeat the first samples until the ranks have equally many.
     """
 
-    def __init__(self, dataset: Sized, *, seed: int | None = None, shuffle: bool = True, round_up: bool = True) -> None:
-        self.dataset = dataset
+    def __init__(self, *, seed: int | None) -> None:
         self.seed = sync_random_seed() if seed is None else seed
-        self.shuffle = shuffle
-        self.round_up = round_up
         self.rank, self.world_size = get_dist_info()
         self.epoch = 0
         self.remaining = sys.maxsize
@@ -93,6 +64,41 @@ class EpochSampler(Sampler[SampleKey]):
         self.remaining = sys.maxsize if max_epochs is None else max_epochs - epoch
         self.start = start
 
+    def keys(self, order: NDArray[np.int64], repeats: NDArray[np.int64] | None = None) -> Iterator[SampleKey]:
+        """Yield the keys of this rank from ``start`` on.
+
+        Args:
+            order: Indices of the epoch, in which ranks take turns.
+            repeats: How often each has come before; None is never.
+
+        Yields:
+            A key each.
+        """
+        mine = slice(self.rank, None, self.world_size)
+        counts = np.zeros_like(order) if repeats is None else repeats
+        for index, repeat in zip(order[mine][self.start :].tolist(), counts[mine][self.start :].tolist(), strict=True):
+            yield SampleKey(self.epoch, index, self.remaining, repeat)
+
+
+@DATA_SAMPLERS.register_module()
+class EpochSampler(KeySampler):
+    """Yields ``SampleKey`` of this rank, in an order that depends on (seed, epoch) alone.
+
+    Ranks take turns in one common order, which wraps around where ``round_up`` is set, so that all have equally many.
+
+    Args:
+        dataset: What is sampled; only its length is used.
+        seed: Seed of the order; None asks mmengine for one that all ranks share.
+        shuffle: False keeps the order of the data set.
+        round_up: Repeat the first samples until the ranks have equally many.
+    """
+
+    def __init__(self, dataset: Sized, *, seed: int | None = None, shuffle: bool = True, round_up: bool = True) -> None:
+        super().__init__(seed=seed)
+        self.dataset = dataset
+        self.shuffle = shuffle
+        self.round_up = round_up
+
     def __iter__(self) -> Iterator[SampleKey]:
         total = len(self.dataset)
         order = np.arange(total)
@@ -100,7 +106,7 @@ class EpochSampler(Sampler[SampleKey]):
             order = np.random.Generator(np.random.PCG64([self.seed, self.epoch])).permutation(total)
         if self.round_up:
             order = np.resize(order, len(self) * self.world_size)
-        yield from keys_of_rank(self, order)
+        yield from self.keys(order)
 
     def __len__(self) -> int:
         """Samples of this rank in a whole epoch, those before ``start`` included."""

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from lucid.datasets import repeat_factor
+from lucid.datasets import samplers
 from lucid.datasets.repeat_factor import RepeatFactorSampler, class_presence, draw_counts, repeat_factors
 from lucid.datasets.samplers import EpochSampler, SampleKey
 
@@ -88,11 +88,11 @@ def test_each_count_is_its_share_rounded_and_right_on_average():
 def test_the_number_of_samples_is_as_configured_over_all_ranks(monkeypatch):
     shards = []
     for rank in range(3):
-        monkeypatch.setattr(repeat_factor, 'get_dist_info', lambda rank=rank: (rank, 3))
+        monkeypatch.setattr(samplers, 'get_dist_info', lambda rank=rank: (rank, 3))
         sampler = sampler_of(ROWS, threshold=0.25, num_samples=40)
         shards.append(list(sampler))
         assert len(sampler) == len(shards[-1]) == 14
-    monkeypatch.setattr(repeat_factor, 'get_dist_info', lambda: (0, 1))
+    monkeypatch.setattr(samplers, 'get_dist_info', lambda: (0, 1))
     whole = list(sampler_of(ROWS, threshold=0.25, num_samples=40))
     assert len(whole) == 40
     assert shards == [(whole + whole[:2])[rank::3] for rank in range(3)]
