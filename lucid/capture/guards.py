@@ -10,11 +10,12 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
+from lucid.capture.compiling import SLOT
+
 SCALARS = (bool, int, float, str, type(None))
 # Their attributes are the geometry of the weights that they hold; nobody changes them on a live module.
 _STRUCTURAL = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear, nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _HOOKS = ('_forward_hooks', '_forward_pre_hooks', '_backward_hooks', '_backward_pre_hooks')
-_SLOT = '_compiled_call_impl'
 
 _address = Tensor.data_ptr
 _requires_grad: Callable[[Tensor], bool] = attrgetter('requires_grad')
@@ -36,7 +37,7 @@ class Guards:
         self._paths = [path for path, _ in modules]
         self._training = list(map(_training, self._dicts))
         self._children = self._dicts[1:]  # the target's own slot is the region's
-        self._slots = list(map(_get, self._children, repeat(_SLOT)))
+        self._slots = list(map(_get, self._children, repeat(SLOT)))
         self._hook_dicts = [vars(m)[kind] for _, m in modules for kind in _HOOKS]
         # Who holds what: (dictionary, key) must still lead to the same object.
         entries = [
@@ -69,7 +70,7 @@ class Guards:
             for path, m in modules
             if type(m) not in _STRUCTURAL
             for key, value in vars(m).items()
-            if isinstance(value, SCALARS) and key not in ('training', _SLOT)
+            if isinstance(value, SCALARS) and key not in ('training', SLOT)
         ]
         # What a helper that is no module holds, such as an assigner of a loss.
         plain += [
@@ -127,7 +128,7 @@ class Guards:
             return _differs('the attribute', self._plain_names, plain, self._plain_values)
         if list(map(len, self._dicts)) != self._sizes:
             return _differs('the number of attributes of', self._paths, map(len, self._dicts), self._sizes)
-        if list(map(_get, self._children, repeat(_SLOT))) != self._slots:
+        if list(map(_get, self._children, repeat(SLOT))) != self._slots:
             return 'a submodule was compiled'
         return None
 

@@ -14,7 +14,7 @@ from lucid.capture.leaves import StandIns, leaves_of
 from lucid.capture.node import ReplayNode
 from lucid.capture.operators import Inspector
 from lucid.capture.pool import Pool
-from lucid.capture.signature import CONSTANTS, Signature, static_like, unflatten
+from lucid.capture.signature import CONSTANTS, Signature, StaticInputs, unflatten
 
 
 class Recording:
@@ -39,9 +39,8 @@ class Recording:
         self.call: Callable[..., Any] = module._call_impl
         self._module = module
         self._stand_ins = StandIns(module)
-        self._statics = [static_like(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        self._positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-        self._input_positions = [i for i in self._positions if leaves[i].requires_grad]
+        self._inputs = StaticInputs(leaves)
+        self._input_positions = [i for i in self._inputs.positions if leaves[i].requires_grad]
         self._forward, self._backward = pool.memory.graphs()
         self._outputs: list[Tensor] = []
         self._constants: dict[int, Any] = {}
@@ -71,9 +70,9 @@ class Recording:
             self._record()
 
     def _record(self) -> None:
-        versions = [self._statics[i]._version for i in self._positions]
+        versions = self._inputs.versions()
         result = self._forward.record(self._run)
-        if versions != [self._statics[i]._version for i in self._positions]:
+        if versions != self._inputs.versions():
             raise RecordingError(
                 'the target writes into its input in place: the caller would see it in eager only',
                 'work on a clone inside the target',
@@ -96,8 +95,7 @@ class Recording:
         """
         self.pool.before_forward()
         with torch.no_grad():
-            for i in self._positions:
-                self._statics[i].copy_(leaves[i])
+            self._inputs.fill(leaves)
             self._forward.replay()
             outputs = self.copies()
         self.num_replays += 1
@@ -153,7 +151,7 @@ class Recording:
         self._backward.release()
 
     def _run(self) -> Any:
-        args, kwargs = unflatten(self._statics, self.signature.structure)
+        args, kwargs = unflatten(self._inputs.values, self.signature.structure)
         return self.call(*args, **kwargs)
 
     def _rehearse(self) -> None:
@@ -185,7 +183,7 @@ class Recording:
     def _trace(self, outputs: Sequence[Tensor]) -> list[Tensor]:
         """Find what each output reaches; the static inputs that require a gradient, then the stand-ins reached."""
         self._differentiable = [i for i, output in enumerate(outputs) if output.requires_grad]
-        inputs = [self._statics[i] for i in self._input_positions]
+        inputs = [self._inputs.values[i] for i in self._input_positions]
         reached = leaves_of(outputs[i] for i in self._differentiable)
         for leaf, num_uses in reached.values():
             self._check_leaf(leaf, num_uses, inputs)

@@ -78,6 +78,23 @@ def ambient(device_type: str) -> tuple[Any, ...]:
     )
 
 
+class StaticInputs:
+    """The inputs of a recording: buffers for the tensors of a call, and its constants."""
+
+    def __init__(self, leaves: Sequence[Any]) -> None:
+        self.values = [static_like(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self.positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]  # of the buffers
+
+    def fill(self, leaves: Sequence[Any]) -> None:
+        """Copy the tensors of another call of the same signature in; gradients must be off."""
+        for i in self.positions:
+            self.values[i].copy_(leaves[i])
+
+    def versions(self) -> list[int]:
+        """They rise when something writes a buffer in place."""
+        return [self.values[i]._version for i in self.positions]
+
+
 def static_like(tensor: Tensor) -> Tensor:
     """A buffer for inputs like ``tensor``: same strides where they are dense, same requires_grad, its own memory."""
     with torch.no_grad():

@@ -12,7 +12,7 @@ from lucid.capture.errors import RecordingError
 from lucid.capture.leaves import StandIns, leaves_of
 from lucid.capture.operators import Inspector
 from lucid.capture.pool import Pool
-from lucid.capture.signature import Signature, static_like, unflatten
+from lucid.capture.signature import Signature, StaticInputs, unflatten
 from lucid.capture.undo import Undo, preserved
 
 
@@ -69,8 +69,7 @@ class MicroBatch:
         self._model, self._wrapper, self._pool, self._sums = model, wrapper, pool, sums
         self._stand_ins = StandIns(model)
         self._position = {id(parameter): i for i, parameter in enumerate(sums.parameters)}
-        self._statics = [static_like(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        self._positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        self._inputs = StaticInputs(leaves)
         self._graph, _ = pool.memory.graphs()
         self._names: list[str] = []
         self._logs: list[Tensor] = []
@@ -85,10 +84,10 @@ class MicroBatch:
 
     def record(self) -> None:
         """Record the step."""
-        versions = [self._statics[i]._version for i in self._positions]
+        versions = self._inputs.versions()
         with self._stand_ins.in_place(), undone_on_tape(self._pool):
             self._logs = self._graph.record(self._run)
-        if versions != [self._statics[i]._version for i in self._positions]:
+        if versions != self._inputs.versions():
             raise RecordingError(
                 'the step writes into its batch in place: the caller would see it in eager only', 'work on a clone'
             )
@@ -96,8 +95,7 @@ class MicroBatch:
     def replay(self, leaves: Sequence[Any]) -> dict[str, Tensor]:
         """Run the step on the inputs ``leaves``; the caller owns what is returned."""
         with torch.no_grad():
-            for i in self._positions:
-                self._statics[i].copy_(leaves[i])
+            self._inputs.fill(leaves)
             self._graph.replay()
             values = [value for stacked in self._logs for value in stacked.clone().unbind()]
         self.num_replays += 1
@@ -108,7 +106,7 @@ class MicroBatch:
         self._graph.release()
 
     def _run(self) -> list[Tensor]:
-        _, data = unflatten(self._statics, self.signature.structure)
+        _, data = unflatten(self._inputs.values, self.signature.structure)
         loss, values = self._model.compute(data, self._wrapper)
         # As eager does, outside autocast.
         start = self._wrapper.amplify(self._wrapper.scale_loss(loss))

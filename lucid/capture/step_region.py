@@ -39,7 +39,7 @@ class StepRegion(Region):
         self._compiled: CompiledModules | None = None
         self._wrapper: Any = None
         self._sums: Accumulator | None = None
-        self._ends: list[WindowEnd] = []
+        self._ends: dict[tuple[bool, ...], WindowEnd] = {}
         self._failed_ends: set[tuple[bool, ...]] = set()
 
     def compiled_paths(self, model: nn.Module) -> Sequence[str]:
@@ -70,7 +70,7 @@ class StepRegion(Region):
                 f'{type(model).__name__} does not say what can be compiled', 'name modules in an attribute branch_free'
             )
         self._wrapper = self._sums = None
-        self._ends = []
+        self._ends = {}
         self._compiled = CompiledModules(model, self.compiled_paths(model))
         self._slot = _Slot(self._step, model)
         vars(model)['step'] = self._slot
@@ -84,18 +84,17 @@ class StepRegion(Region):
             self._compiled.release()
         # A window that is not over goes on eager, on memory that nobody else writes.
         self._wrapper = self._sums = None
-        self._ends = []
+        self._ends = {}
 
     @staticmethod
     def check_wrapper(wrapper: object) -> None:
         """Raise TargetError for an optimizer wrapper whose step cannot be recorded."""
+        kind = type(wrapper)
         if missing := [name for name in NEEDS if not hasattr(wrapper, name)]:
-            kind = type(wrapper)
             raise TargetError(
                 f'{kind.__module__}.{kind.__name__} has no {", ".join(missing)}: its step reads the host',
                 "use lucid's OptimWrapper or AmpOptimWrapper with one of lucid's optimizers, in default_scope='lucid'",
             )
-        kind = type(wrapper)
         for name in ('update_params', 'backward', 'run_backward'):
             if hasattr(kind, name) and _place(kind, name) < _place(kind, 'scale_loss'):
                 raise TargetError(
@@ -136,7 +135,7 @@ class StepRegion(Region):
                 self._count_eager(Reason.GRADIENT, 'at the end of a window')
             wrapper.apply()
             return
-        end = next((end for end in self._ends if end.pattern == pattern and end in pool.extras), None)
+        end = self._ends.get(pattern)
         if end is None:
             end = WindowEnd(wrapper, pool, sums, pattern)
             try:
@@ -151,13 +150,13 @@ class StepRegion(Region):
                 self._count_eager(Reason.FAILED, error.what)
                 wrapper.apply()
                 return
-            self._ends = [*(known for known in self._ends if known in pool.extras), end]
+            self._ends[pattern] = end
             pool.extras.append(end)
             self.routes.num_bytes = pool.memory.num_bytes()
         end.replay()
 
     def _make_guards(self, module: nn.Module) -> Guards:
-        self._ends, self._failed_ends = [], set()
+        self._ends, self._failed_ends = {}, set()  # those that there were went with their pool
         trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
         if self._sums is None or not self._sums.fits(trainable):
             self._sums = Accumulator(trainable)
