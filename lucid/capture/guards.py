@@ -26,8 +26,8 @@ _entry, _get = dict.__getitem__, dict.get
 class Guards:
     """A flat snapshot of a module tree: addresses, identities, flags, plain attributes and hooks.
 
-    Everything is one list per kind, compared by C-level iteration: 0.3 ms for 579 modules, where walking
-    ``modules()`` alone takes longer. Values of parameters and buffers are no guards: an optimizer, a plain
+    Everything is one list per kind, compared by C-level iteration: a few tenths of a millisecond for the 551
+    modules of scale n, more with cold caches (docs/records/2026-11-30-capture.md). Values of parameters and buffers are no guards: an optimizer, a plain
     ``load_state_dict`` and an EMA swap in place may change them.
     """
 
