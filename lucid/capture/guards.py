@@ -26,9 +26,9 @@ _entry, _get = dict.__getitem__, dict.get
 class Guards:
     """A flat snapshot of a module tree: addresses, identities, flags, plain attributes and hooks.
 
-    Everything is one list per kind, compared by C-level iteration: a few tenths of a millisecond for the 551
-    modules of scale n, more with cold caches (docs/records/2026-11-30-capture.md). Values of parameters and buffers are no guards: an optimizer, a plain
-    ``load_state_dict`` and an EMA swap in place may change them.
+    Everything is one list per kind, compared by C-level iteration: a few tenths of a millisecond for the 551 modules of
+    scale n, more with cold caches (docs/records/2026-11-30-capture.md). Values of parameters and buffers are no guards:
+    an optimizer, a plain ``load_state_dict`` and an EMA swap in place may change them.
     """
 
     def __init__(self, module: nn.Module) -> None:
