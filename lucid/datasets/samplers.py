@@ -65,15 +65,7 @@ class KeySampler(Sampler[SampleKey]):
         self.start = start
 
     def keys(self, order: NDArray[np.int64], repeats: NDArray[np.int64] | None = None) -> Iterator[SampleKey]:
-        """Yield the keys of this rank from ``start`` on.
-
-        Args:
-            order: Indices of the epoch, in which ranks take turns.
-            repeats: How often each has come before; None is never.
-
-        Yields:
-            A key each.
-        """
+        """Yield the keys of this rank from ``start`` on; ranks take turns in ``order``; ``repeats`` counts earlier draws."""
         mine = slice(self.rank, None, self.world_size)
         counts = np.zeros_like(order) if repeats is None else repeats
         for index, repeat in zip(order[mine][self.start :].tolist(), counts[mine][self.start :].tolist(), strict=True):
