@@ -65,7 +65,7 @@ class KeySampler(Sampler[SampleKey]):
         self.start = start
 
     def keys(self, order: NDArray[np.int64], repeats: NDArray[np.int64] | None = None) -> Iterator[SampleKey]:
-        """Yield the keys of this rank from ``start`` on; ranks take turns in ``order``; ``repeats`` counts earlier draws."""
+        """Yield this rank's keys from ``start`` on; ranks take turns in ``order``; ``repeats`` counts earlier draws."""
         mine = slice(self.rank, None, self.world_size)
         counts = np.zeros_like(order) if repeats is None else repeats
         for index, repeat in zip(order[mine][self.start :].tolist(), counts[mine][self.start :].tolist(), strict=True):
