@@ -25,6 +25,7 @@ bad = ('loss',) if get_rank() == 1 else ()
 windows = joined([[Iteration(iter=1, files=[f'{get_rank()}.jpg'], bad=bad, ended=True, failed=True)]])
 text = describe(windows[0], max_iters=3, epoch=1)
 Path(sys.argv[1], f'{get_rank()}.json').write_text(json.dumps([verdicts, text]))
+torch.distributed.destroy_process_group()  # or its threads may still run when the interpreter ends, which aborts
 """
 
 
