@@ -1,5 +1,18 @@
 """Types and geometry that data, models and metrics share."""
 
-from lucid.structures.targets import AnchorGrid, Assignment, Detections, PackedTargets, RawOutputs, Targets
+from lucid.structures.outputs import DenseOutputs, KeypointOutputs, OrientedOutputs, RawOutputs, SegmentOutputs
+from lucid.structures.targets import MASK_STRIDE, AnchorGrid, Assignment, Detections, PackedTargets, Targets
 
-__all__ = ['AnchorGrid', 'Assignment', 'Detections', 'PackedTargets', 'RawOutputs', 'Targets']
+__all__ = [
+    'MASK_STRIDE',
+    'AnchorGrid',
+    'Assignment',
+    'DenseOutputs',
+    'Detections',
+    'KeypointOutputs',
+    'OrientedOutputs',
+    'PackedTargets',
+    'RawOutputs',
+    'SegmentOutputs',
+    'Targets',
+]

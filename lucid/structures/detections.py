@@ -20,6 +20,13 @@ PATHS = ('one_to_one', 'nms')
 """Ways from one forward to detections: the one-to-one branch as it is, the one-to-many branch through NMS."""
 
 
+class RunLengths(TypedDict):
+    """A mask in COCO's compressed run-length form: ``size`` is [height, width]."""
+
+    size: list[int]
+    counts: str
+
+
 class Prediction(TypedDict):
     """What the metric, the drawing and the user receive for one image. Tensors are on the CPU.
 
@@ -29,6 +36,12 @@ class Prediction(TypedDict):
     scores: float32 (K,), 0..1, falling
     labels: int64 (K,)
     path:   of ``PATHS``; a model that has one way only need not say it
+
+    With the task that predicts them, row i the same object:
+
+    masks:     K run-length masks of the original image, COCO's compressed form: ``size`` (H, W) and ``counts`` str
+    rboxes:    float32 (K, 5), cx, cy, w, h, theta in the long-edge convention, pixels of the original image, unclipped
+    keypoints: float32 (K, J, 2), x and y in pixels of the original image, unclipped
     """
 
     image_id: int
@@ -37,6 +50,9 @@ class Prediction(TypedDict):
     scores: Tensor
     labels: Tensor
     path: NotRequired[str]
+    masks: NotRequired[list['RunLengths']]
+    rboxes: NotRequired[Tensor]
+    keypoints: NotRequired[Tensor]
     one_to_one: NotRequired['Prediction']
     nms: NotRequired['Prediction']
 

@@ -1,13 +1,17 @@
 """What travels between data, model and metric: tuples of tensors, which pinning, device moves and capture understand.
 
-Shape suffixes: B images, N boxes of the whole batch, M capacity (padded boxes per image), A anchors, C classes,
-K detections per image.
+Shape suffixes: B images, N boxes of the whole batch, M capacity (padded boxes per image), A anchors,
+K detections per image, J keypoints, P anchors that a box may keep, H, W cells of the mask grid.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
+
+
+MASK_STRIDE = 4
+"""Pixels of the network input along a side of a mask's cell."""
 
 
 class PackedTargets(NamedTuple):
@@ -18,6 +22,12 @@ class PackedTargets(NamedTuple):
     image_N:  int64, the row's image in the batch, 0..B-1
     slot_N:   int64, the row's place inside its image, 0..count-1
     counts:   Python ints, rows per image; stay on the host, because they decide a shape
+
+    Of the other kinds, row i is the same object; None where the task does not ask for them.
+
+    masks_NHW:     bool, cells of ``MASK_STRIDE`` pixels whose centre the object covers
+    rboxes_N5:     float32, cx, cy, w, h, theta in the long-edge convention, pixels of the network input
+    keypoints_NJ3: float32, x and y in pixels of the network input, visibility 0, 1 or 2
     """
 
     boxes_N4: Tensor
@@ -25,19 +35,31 @@ class PackedTargets(NamedTuple):
     image_N: Tensor
     slot_N: Tensor
     counts: Sequence[int]
+    masks_NHW: Tensor | None = None
+    rboxes_N5: Tensor | None = None
+    keypoints_NJ3: Tensor | None = None
 
 
 class Targets(NamedTuple):
-    """Ground truth of a batch, padded to a fixed capacity M.
+    """Ground truth of a batch, padded to a fixed capacity M; units as in ``PackedTargets``.
 
     boxes_BM4: float32, xyxy, pixels of the network input; zeros where not valid
     labels_BM: int64, 0..C-1; zero where not valid
     valid_BM:  bool, True for a real box
+
+    Of the other kinds, row m is the same object, zeros where not valid; None where the task does not ask for them.
+
+    masks_BMHW:     bool
+    rboxes_BM5:     float32
+    keypoints_BMJ3: float32
     """
 
     boxes_BM4: Tensor
     labels_BM: Tensor
     valid_BM: Tensor
+    masks_BMHW: Tensor | None = None
+    rboxes_BM5: Tensor | None = None
+    keypoints_BMJ3: Tensor | None = None
 
 
 class AnchorGrid(NamedTuple):
@@ -51,19 +73,6 @@ class AnchorGrid(NamedTuple):
     strides_A: Tensor
 
 
-class RawOutputs(NamedTuple):
-    """What ``detector.network`` returns for detection: both branches, unactivated.
-
-    o2m_logits_BAC, o2o_logits_BAC: class logits
-    o2m_boxes_BA4, o2o_boxes_BA4:   left, top, right, bottom distances from the anchor, in stride units, unbounded
-    """
-
-    o2m_logits_BAC: Tensor
-    o2m_boxes_BA4: Tensor
-    o2o_logits_BAC: Tensor
-    o2o_boxes_BA4: Tensor
-
-
 class Assignment(NamedTuple):
     """Which ground truth each anchor learns.
 
@@ -72,6 +81,8 @@ class Assignment(NamedTuple):
     labels_BA:     int64, class of that row, -1 for background
     boxes_BA4:     xyxy pixels of that row, zeros for background
     weight_BA:     soft weight q in 0..1, zero for background
+    picks_BMP:     int64, the anchors that each box keeps, the best first, 0..A-1 whether kept or not; P is fixed
+    kept_BMP:      bool, which of them it does keep: no two kept picks of an image are the same anchor
     """
 
     foreground_BA: Tensor
@@ -79,6 +90,8 @@ class Assignment(NamedTuple):
     labels_BA: Tensor
     boxes_BA4: Tensor
     weight_BA: Tensor
+    picks_BMP: Tensor
+    kept_BMP: Tensor
 
 
 class Detections(NamedTuple):

@@ -91,7 +91,7 @@ def reference_assign(
     """All positives of a batch, in float64. Probabilities are torch's, so that equal logits tie on every device."""
     positives = []
     for image, scores_AC in enumerate(logits_BAC.detach().sigmoid().tolist()):
-        rows = zip(*(field[image].tolist() for field in targets), strict=True)
+        rows = zip(*(field[image].tolist() for field in targets[:3]), strict=True)
         truth = {slot: (box, label) for slot, (box, label, valid) in enumerate(rows) if valid}
         found = assign_image(
             scores_AC,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lucid.models.losses.classification import soft_cross_entropy
 from lucid.models.losses.regression import distance_loss, keep_foreground, overlap_loss
 from lucid.registry import LOSSES, TASK_UTILS
-from lucid.structures import AnchorGrid, Assignment, RawOutputs, Targets
+from lucid.structures import AnchorGrid, RawOutputs, Targets
 from lucid.structures.anchors import decode_boxes
 
 ONE_TO_MANY: Mapping[str, Any] = {'type': 'TaskAlignedAssigner', 'topk': 10}
@@ -98,8 +98,10 @@ class DetectionLoss(nn.Module):
                 (self.assigner_o2m, self.assigner_o2o), logits_2, boxes_2BA4, strict=True
             )
         ]
-        assigned = Assignment(*map(torch.stack, zip(*pair, strict=True)))
-        norm_2 = assigned.weight_BA.sum(dim=(1, 2)).clamp(min=1)
+        foreground_2BA = torch.stack([one.foreground_BA for one in pair])
+        truth_2BA4 = torch.stack([one.boxes_BA4 for one in pair])
+        weight_2BA = torch.stack([one.weight_BA for one in pair])
+        norm_2 = weight_2BA.sum(dim=(1, 2)).clamp(min=1)
 
         cls_2 = torch.stack(
             [
@@ -107,9 +109,9 @@ class DetectionLoss(nn.Module):
                 for logits_BAC, one in zip(logits_2, pair, strict=True)
             ]
         )
-        boxes_2BA4 = keep_foreground(boxes_2BA4, assigned.foreground_BA)
-        box_2 = overlap_loss(boxes_2BA4, assigned.boxes_BA4, assigned.weight_BA).sum(dim=(1, 2))
-        l1_2 = distance_loss(boxes_2BA4, assigned.boxes_BA4, assigned.weight_BA, grid.strides_A).sum(dim=(1, 2))
+        boxes_2BA4 = keep_foreground(boxes_2BA4, foreground_2BA)
+        box_2 = overlap_loss(boxes_2BA4, truth_2BA4, weight_2BA).sum(dim=(1, 2))
+        l1_2 = distance_loss(boxes_2BA4, truth_2BA4, weight_2BA, grid.strides_A).sum(dim=(1, 2))
         return self._blend(
             box=self.box_gain * box_2 / norm_2, cls=self.cls_gain * cls_2 / norm_2, l1=self.l1_gain * l1_2 / norm_2
         )

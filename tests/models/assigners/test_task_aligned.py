@@ -1,3 +1,4 @@
+from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
 
@@ -11,14 +12,15 @@ from lucid.structures import AnchorGrid, Assignment, Targets
 from lucid.structures.anchors import decode_boxes, make_anchor_grid
 
 BRANCHES = {'o2m': {'topk': 10}, 'o2o': {'topk': 7, 'topk_final': 1}}
-FIELDS = ('foreground_BA', 'index_BA', 'labels_BA', 'boxes_BA4', 'weight_BA')
+Expected = namedtuple('Expected', ('foreground_BA', 'index_BA', 'labels_BA', 'boxes_BA4', 'weight_BA'))
+FIELDS = Expected._fields
 
 
 def to(device: torch.device, *tuples: Any) -> list[Any]:
     return [type(one)(*(tensor.to(device) for tensor in one)) for one in tuples]
 
 
-def expected_assignment(positives: list[Any], like: Tensor) -> Assignment:
+def expected_assignment(positives: list[Any], like: Tensor) -> Expected:
     batch, anchors = like.shape[:2]
     index = torch.full((batch, anchors), -1)
     labels = torch.full((batch, anchors), -1)
@@ -30,13 +32,24 @@ def expected_assignment(positives: list[Any], like: Tensor) -> Assignment:
         labels[one.image, one.anchor] = one.label
         boxes[one.image, one.anchor] = torch.tensor(one.box)
         weight[one.image, one.anchor] = one.weight
-    return Assignment(index >= 0, index, labels, boxes, weight)
+    return Expected(index >= 0, index, labels, boxes, weight)
 
 
-def assert_same(found: Assignment, expected: Assignment) -> None:
+def assert_same(found: Assignment, expected: Expected) -> None:
     for name in FIELDS[:4]:
         assert torch.equal(getattr(found, name).cpu(), getattr(expected, name)), name
     torch.testing.assert_close(found.weight_BA.cpu(), expected.weight_BA, rtol=1e-12, atol=0)
+    assert_picks(found)
+
+
+def assert_picks(found: Assignment) -> None:
+    """The kept picks of each box are exactly the anchors that go to it."""
+    pairs = found.kept_BMP.nonzero().tolist()
+    picked = [(image, box, int(found.picks_BMP[image, box, pick])) for image, box, pick in pairs]
+    owned = [
+        (image, int(found.index_BA[image, anchor]), anchor) for image, anchor in found.foreground_BA.nonzero().tolist()
+    ]
+    assert sorted(picked) == sorted(owned)
 
 
 def one_image(
@@ -89,7 +102,7 @@ class TestAgainstTheReference:
         flipped = AnchorGrid(grid.centers_A2.flip(0), grid.strides_A.flip(0))
         back = assigner.assign(outputs.o2m_logits_BAC.flip(1), boxes.flip(1), targets, flipped)
         assert not torch.equal(there.index_BA, back.index_BA.flip(1))
-        reordered = Targets(*(field.flip(1) for field in targets))
+        reordered = Targets(*(field.flip(1) for field in targets[:3]))
         swapped = assigner.assign(outputs.o2m_logits_BAC, boxes, reordered, grid).index_BA
         swapped = torch.where(swapped >= 0, targets.valid_BM.shape[1] - 1 - swapped, -1)
         assert not torch.equal(there.index_BA, swapped)
