@@ -5,30 +5,17 @@ All begin with the four fields of ``RawOutputs``, so that what reads boxes and c
 Shape suffixes: B images, A anchors, C classes, K mask coefficients, J keypoints, H, W cells of a map.
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from torch import Tensor
 
 
-class DenseOutputs(Protocol):
-    """Boxes and classes of both branches, whatever else the task predicts.
+class RawOutputs(NamedTuple):
+    """Of the task ``detect``.
 
     o2m_logits_BAC, o2o_logits_BAC: class logits
     o2m_boxes_BA4, o2o_boxes_BA4:   left, top, right, bottom distances from the anchor, in stride units, unbounded
     """
-
-    @property
-    def o2m_logits_BAC(self) -> Tensor: ...
-    @property
-    def o2m_boxes_BA4(self) -> Tensor: ...
-    @property
-    def o2o_logits_BAC(self) -> Tensor: ...
-    @property
-    def o2o_boxes_BA4(self) -> Tensor: ...
-
-
-class RawOutputs(NamedTuple):
-    """Of the task ``detect``; fields as in ``DenseOutputs``."""
 
     o2m_logits_BAC: Tensor
     o2m_boxes_BA4: Tensor
@@ -83,3 +70,6 @@ class KeypointOutputs(NamedTuple):
     o2o_points_BAJ2: Tensor
     o2m_sigmas_BAJ2: Tensor
     o2o_sigmas_BAJ2: Tensor
+
+
+DenseOutputs = RawOutputs | SegmentOutputs | OrientedOutputs | KeypointOutputs

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-
 MASK_STRIDE = 4
 """Pixels of the network input along a side of a mask's cell."""
 

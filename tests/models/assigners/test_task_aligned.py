@@ -17,7 +17,7 @@ FIELDS = Expected._fields
 
 
 def to(device: torch.device, *tuples: Any) -> list[Any]:
-    return [type(one)(*(tensor.to(device) for tensor in one)) for one in tuples]
+    return [type(one)(*(tensor if tensor is None else tensor.to(device) for tensor in one)) for one in tuples]
 
 
 def expected_assignment(positives: list[Any], like: Tensor) -> Expected:

@@ -19,7 +19,7 @@ GAINS = {'box': 7.5, 'cls': 0.5, 'l1': 6.0}
 
 
 def to(device: torch.device, *tuples: Any) -> list[Any]:
-    return [type(one)(*(tensor.to(device) for tensor in one)) for one in tuples]
+    return [type(one)(*(tensor if tensor is None else tensor.to(device) for tensor in one)) for one in tuples]
 
 
 def leaves(outputs: RawOutputs) -> RawOutputs:
