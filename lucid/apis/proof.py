@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def prove(
     *,
     only: Iterable[str] = ('tests', 'parity', 'host-time'),
     configs: Sequence[str] = (),
-    precisions: Sequence[str] = ('fp32', 'bf16', 'fp16'),
+    precisions: Sequence[str] = (),
     steps: int = 50,
     options: Mapping[str, Any] | None = None,
     jobs: int = 1,
@@ -54,30 +55,23 @@ def prove(
         folder: Where ``<name>.json`` is.
         only: Kinds of runs.
         configs: Of the parity runs; default the claim's own. A record of another one counts as well.
-        precisions: Of the parity runs.
+        precisions: Of the parity runs; default the claim's own.
         steps: Optimizer steps of a parity run.
         options: Config keys to change in parity and host time, as ``--cfg-options``.
         jobs: Runs at a time. The host time is measured before the others, alone.
 
     Returns:
         Whether all of these runs passed.
-
-    Raises:
-        ValueError: There is nothing to run for this claim.
     """
     claim = CLAIMS[name]
-    if not claim.tests:
-        raise ValueError(f'the claim {name!r} has no runs yet; prove {[key for key, c in CLAIMS.items() if c.tests]}')
     configs = configs or claim.parity
     runs: dict[str, tuple[str, dict[str, Any]]] = {}
     if 'tests' in only:
         runs |= {tests_name(path): ('tests', {'paths': [path]}) for path in claim.tests}
     if 'parity' in only:
-        for config in configs:
-            for precision in precisions:
-                arguments = {'config': config, 'region': claim.region, 'precision': precision, 'steps': steps}
-                arguments['options'] = dict(options or {})
-                runs[parity_name(config, precision)] = ('parity', arguments)
+        for config, region, precision in product(configs, claim.regions, precisions or claim.precisions):
+            arguments = {'config': config, 'region': region, 'precision': precision, 'steps': steps}
+            runs[parity_name(config, region, precision)] = 'parity', {**arguments, 'options': dict(options or {})}
     if 'host-time' in only and claim.timed:
         runs['host-time'] = ('host-time', {'config': configs[0], 'options': dict(options or {})})
 
