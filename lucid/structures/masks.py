@@ -1,7 +1,9 @@
 """Masks of objects: bool (H, W) arrays of pixels, and the polygon rings that enclose them; numpy, on the host.
 
-Shape suffixes: H, W pixels, P points of a ring, Q points of another.
+Shape suffixes: N objects, H, W pixels, R rings, P points of all rings or of one, Q points of another, E crossings.
 """
+
+from collections.abc import Sequence
 
 import cv2
 import numpy as np
@@ -26,31 +28,73 @@ def fill_rings(rings: Rings, size: tuple[int, int], *, origin: tuple[int, int] =
     Returns:
         A fresh mask.
     """
-    mask = np.zeros(size, dtype=np.bool_)
-    for ring in rings:
-        points_P2 = ring.astype(np.float64) - origin
-        left, top = np.floor(np.clip(points_P2.min(axis=0), 0, size[::-1])).astype(int).tolist()
-        right, bottom = np.ceil(np.clip(points_P2.max(axis=0), 0, size[::-1])).astype(int).tolist()
-        if left < right and top < bottom:
-            mask[top:bottom, left:right] |= _fill(points_P2 - (left, top), (bottom - top, right - left))
+    mask: Mask = fill_objects([rings], size, origin=origin)[0]
     return mask
 
 
-def _fill(ring_P2: NDArray[np.float64], size: tuple[int, int]) -> Mask:
-    """One ring by the even-odd rule: along a row, every edge that is crossed turns inside to outside and back."""
-    height, width = size
-    following_P2 = np.roll(ring_P2, -1, axis=0)
+def fill_objects(objects: Sequence[Rings], size: tuple[int, int], *, origin: tuple[int, int] = (0, 0)) -> Mask:
+    """The masks (N, H, W) of N objects, each as ``fill_rings`` gives it; one without rings covers nothing.
+
+    Args:
+        objects: Rings of each, in pixels of the image.
+        size: Height and width of the masks.
+        origin: x and y of the masks' first pixel in the image.
+
+    Returns:
+        Fresh masks.
+    """
+    masks_NHW = np.zeros((len(objects), *size), dtype=np.bool_)
+    rings = [ring for rings in objects for ring in rings]
+    if not rings:
+        return masks_NHW
+    owners = [number for number, rings in enumerate(objects) for _ in rings]
+    lengths_R = np.array([len(ring) for ring in rings])
+    starts_R = np.cumsum(lengths_R) - lengths_R
+    points_P2 = np.concatenate(rings).astype(np.float64) - origin
+    limits = size[::-1]
+    low_R2 = np.floor(np.clip(np.minimum.reduceat(points_P2, starts_R), 0, limits)).astype(np.int64)
+    high_R2 = np.ceil(np.clip(np.maximum.reduceat(points_P2, starts_R), 0, limits)).astype(np.int64)
+
+    # Each ring is filled in the rectangle around it; a further column takes the edges that pass on the right.
+    width_R, height_R = (high_R2 - low_R2).T
+    cells_R = (width_R + 1) * height_R
+    firsts_R = np.cumsum(cells_R) - cells_R
+    row_E, x_E, ring_E = _crossings(points_P2, starts_R, lengths_R, low_R2[:, 1], high_R2[:, 1])
+    column_E = np.clip(np.ceil(x_E - 0.5) - low_R2[ring_E, 0], 0, width_R[ring_E]).astype(np.int64)
+    turns = np.zeros(cells_R.sum(), dtype=np.uint8)
+    place_E = firsts_R[ring_E] + (row_E - low_R2[ring_E, 1]) * (width_R[ring_E] + 1) + column_E
+    np.bitwise_xor.at(turns, place_E, np.uint8(1))
+    # A closed ring crosses every row an even number of times: each row, and each ring, begins outside again.
+    inside = np.bitwise_xor.accumulate(turns).view(np.bool_)
+    windows = zip(owners, low_R2.tolist(), high_R2.tolist(), firsts_R.tolist(), cells_R.tolist(), strict=True)
+    for owner, (left, top), (right, bottom), first, cells in windows:
+        filled = inside[first : first + cells].reshape(bottom - top, right - left + 1)
+        masks_NHW[owner, top:bottom, left:right] |= filled[:, :-1]
+    return masks_NHW
+
+
+def _crossings(
+    points_P2: NDArray[np.float64],
+    starts_R: NDArray[np.int64],
+    lengths_R: NDArray[np.int64],
+    top_R: NDArray[np.int64],
+    bottom_R: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    """Where edges cross the centre lines of pixel rows: row, x and ring of each crossing, between top and bottom."""
+    following_P2 = np.roll(points_P2, -1, axis=0)
+    following_P2[starts_R + lengths_R - 1] = points_P2[starts_R]
+    ring_P = np.repeat(np.arange(len(lengths_R)), lengths_R)
     # Always from top to bottom, so that a bridge gives the same crossings there and back.
-    upward_P1 = (ring_P2[:, 1] > following_P2[:, 1])[:, None]
-    x1, y1 = np.where(upward_P1, following_P2, ring_P2).T
-    x2, y2 = np.where(upward_P1, ring_P2, following_P2).T
-    centres_H = np.arange(height) + 0.5
-    edge, row = np.nonzero((y1[:, None] <= centres_H) & (y2[:, None] > centres_H))
-    x = x1[edge] + (x2 - x1)[edge] * ((centres_H[row] - y1[edge]) / (y2 - y1)[edge])
-    column = np.clip(np.ceil(x - 0.5), 0, width).astype(np.int64)
-    turns = np.bincount(row * (width + 1) + column, minlength=height * (width + 1)).reshape(height, width + 1)
-    inside: Mask = np.cumsum(turns[:, :width], axis=1) % 2 == 1
-    return inside
+    upward_P1 = (points_P2[:, 1] > following_P2[:, 1])[:, None]
+    x1, y1 = np.where(upward_P1, following_P2, points_P2).T
+    x2, y2 = np.where(upward_P1, points_P2, following_P2).T
+    limits = top_R[ring_P], bottom_R[ring_P]
+    first_P, end_P = (np.clip(np.ceil(y - 0.5), *limits).astype(np.int64) for y in (y1, y2))
+    count_P = end_P - first_P
+    edge_E = np.repeat(np.arange(len(points_P2)), count_P)
+    row_E = np.arange(len(edge_E)) - np.repeat(np.cumsum(count_P) - count_P - first_P, count_P)
+    x_E = x1[edge_E] + (x2 - x1)[edge_E] * ((row_E + 0.5 - y1[edge_E]) / (y2 - y1)[edge_E])
+    return row_E, x_E, ring_P[edge_E]
 
 
 def mask_envelope(mask: Mask) -> Float32 | None:
