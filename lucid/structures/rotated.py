@@ -30,15 +30,18 @@ def canonical(rboxes_N5: NDArray[np.floating]) -> Float32:
     return result_N5
 
 
-def corners(rboxes_N5: Float32) -> Float32:
+def corners(rboxes_N5: NDArray[np.floating]) -> Float32:
     """The corners (N, 4, 2) in turn, starting at (-w/2, -h/2) of the box's own frame."""
+    return exact_corners(rboxes_N5).astype(np.float32)
+
+
+def exact_corners(rboxes_N5: NDArray[np.floating]) -> NDArray[np.float64]:
+    """What ``corners`` gives, before it is rounded."""
     cx, cy, w, h, theta = rboxes_N5.astype(np.float64).T
     x_N4 = w[:, None] / 2 * np.array([-1, 1, 1, -1])
     y_N4 = h[:, None] / 2 * np.array([-1, -1, 1, 1])
     cos, sin = np.cos(theta)[:, None], np.sin(theta)[:, None]
-    return np.stack([cx[:, None] + x_N4 * cos - y_N4 * sin, cy[:, None] + x_N4 * sin + y_N4 * cos], 2).astype(
-        np.float32
-    )
+    return np.stack([cx[:, None] + x_N4 * cos - y_N4 * sin, cy[:, None] + x_N4 * sin + y_N4 * cos], 2)
 
 
 def from_corners(corners_N42: NDArray[np.floating]) -> Float32:
