@@ -1,15 +1,16 @@
 #!/usr/bin/env python
-"""Write a data set in another layout: COCO JSON, YOLO or Pascal VOC. The source is never written to."""
+"""Write a data set in another layout: COCO JSON, YOLO or Pascal VOC; DOTA is read. The source is never written to."""
 
 import argparse
 import sys
 from pathlib import Path
 
-from lucid.apis.conversion import IMAGES, LAYOUTS, MISSING_LABELS, POLICIES, convert, print_conversion
+from lucid.apis.conversion import IMAGES, LAYOUTS, MISSING_LABELS, POLICIES, WRITERS, convert, print_conversion
 
 EXAMPLES = """examples:
   tools/convert_data.py data/cells data/cells_yolo --to yolo
   tools/convert_data.py data/cells_yolo data/cells_voc --to voc --images link
+  tools/convert_data.py data/dota data/dota_coco --to coco
   tools/convert_data.py data/cells out --to voc --splits train --ann-file annotations/raw.json --on-bad skip_box
 """
 
@@ -21,7 +22,7 @@ def main() -> int:
     )
     parser.add_argument('source', type=Path, help='folder of the data set, or its data.yaml')
     parser.add_argument('target', type=Path, help='folder to make; must not exist, or be empty')
-    parser.add_argument('--to', required=True, choices=LAYOUTS, help='layout to write')
+    parser.add_argument('--to', required=True, choices=tuple(WRITERS), help='layout to write')
     parser.add_argument('--from', dest='source_layout', choices=LAYOUTS, help='layout to read (default: found out)')
     parser.add_argument('--splits', nargs='+', metavar='NAME', help='parts (default: those of train, val, test)')
     parser.add_argument('--ann-file', type=Path, help='COCO JSON of the one split, relative to the source')

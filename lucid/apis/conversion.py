@@ -1,9 +1,8 @@
-"""Converting a data set between COCO JSON, the YOLO layout and Pascal VOC."""
+"""Converting a data set between COCO JSON, the YOLO layout and Pascal VOC; DOTA is read."""
 
 import os
 import re
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from rich.progress import track
 from rich.table import Table
 
 from lucid.apis.conversion_formats import WRITERS, Record
+from lucid.apis.new_folder import check_target, is_inside, new_folder
 from lucid.datasets.annotations import Row
 from lucid.datasets.content import MISSING_LABELS, Content, check_word
 from lucid.datasets.detection import usable_images
@@ -75,7 +75,7 @@ def convert(
         source: Folder of the data set, or its ``data.yaml``; nothing is written there.
         target: Folder to make; may exist if it is empty.
         layout: What to write: ``'coco'``, ``'yolo'`` or ``'voc'``.
-        source_layout: What to read; None finds out.
+        source_layout: What to read, one of these or ``'dota'``; None finds out.
         splits: Parts to convert; None takes those of train, val and test that there are.
         ann_file: Annotation file of COCO JSON, relative to ``source``, of the one split.
         image_dir: Folder of its images, relative to ``source``.
@@ -90,7 +90,7 @@ def convert(
         ValueError: The source cannot be read, is bad, or has that layout already; the target is not empty or inside the
             source; splits disagree about classes; or names of images or classes do not fit the layout.
     """
-    check_word('layout', layout, LAYOUTS)
+    check_word('layout', layout, tuple(WRITERS))
     check_word('images', images, IMAGES)
     check_word('on_bad', on_bad, POLICIES)
     check_word('missing_labels', missing_labels, MISSING_LABELS)
@@ -105,7 +105,7 @@ def convert(
         raise ValueError(f'ann_file {ann_file} is that of one split; state it with --splits')
     if not splits:
         raise ValueError(f'{root} has none of the splits {", ".join(SPLITS)}; state them with --splits')
-    _check_target(root, folder)
+    check_target(root, folder)
 
     parts: dict[str, list[Record]] = {}
     problems: dict[str, dict[str, int]] = {}
@@ -137,7 +137,7 @@ def convert(
         problems[split] = found.counts()
         lost.update(_lost(content, layout))
     for split, records in parts.items():
-        if any(_is_inside(folder, path) for path in {record.source.parent for record in records}):
+        if any(is_inside(folder, path) for path in {record.source.parent for record in records}):
             raise ValueError(f'{folder} is inside the images of split {split}; choose another target')
     _write(folder, layout, names, parts, link=images == 'link')
     return Conversion(
@@ -191,18 +191,6 @@ def _layout(root: Path, splits: Sequence[str]) -> str:
     return find_layout(root, splits[0])
 
 
-def _check_target(root: Path, folder: Path) -> None:
-    """Refuse a target that holds something, or lies in the source."""
-    if _is_inside(folder, root if root.is_dir() else root.parent):
-        raise ValueError(f'{folder} is inside the source {root}, which is never written to; choose another target')
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f'{folder} is not empty; choose another target, or empty it')
-
-
-def _is_inside(path: Path, folder: Path) -> bool:
-    return path.resolve().is_relative_to(folder.resolve())
-
-
 def _records(content: Content, kept: Sequence[int]) -> list[Record]:
     """The images to write, with their names below the folder that all of a split have in common."""
     rows: dict[int, list[Row]] = {index: [] for index in kept}
@@ -224,16 +212,16 @@ def _lost(content: Content, layout: str) -> Counter[str]:
     if content.layout == 'coco':
         entries = [entry for entry in read_coco_json(content.source)['annotations'] if isinstance(entry, dict)]
         lost.update({word: sum(bool(entry.get(key)) for entry in entries) for key, word in EXTRAS.items()})
-    if layout == 'voc':
+    elif layout != 'coco':
         lost['rotated boxes'] += sum(row.corners is not None for row in content.rows)
+    if layout == 'yolo':
+        lost['difficult flags'] += sum(row.difficult for row in content.rows)
     return lost
 
 
 def _write(folder: Path, layout: str, names: Sequence[str], parts: dict[str, list[Record]], *, link: bool) -> None:
     """Make the folder beside its place, and move it there when it is complete."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f'.{folder.name}-', dir=folder.parent))
-    try:
+    with new_folder(folder) as draft:
         total = sum(map(len, parts.values()))
         placed = WRITERS[layout](draft, names, parts)
         for source, place in track(placed, f'writing {total} images', total=total, transient=True):
@@ -243,7 +231,3 @@ def _write(folder: Path, layout: str, names: Sequence[str], parts: dict[str, lis
                 path.symlink_to(source.resolve())
             else:
                 shutil.copyfile(source, path)
-        draft.chmod(0o755)
-        draft.rename(folder)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)

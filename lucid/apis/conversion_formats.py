@@ -54,7 +54,7 @@ def write_coco(folder: Path, names: Sequence[str], splits: Splits) -> Iterator[P
         for number, record in enumerate(records, 1):
             images.append({'id': number, 'file_name': record.name, 'height': record.height, 'width': record.width})
             for row in record.rows:
-                annotations.append(_coco_annotation(row, len(annotations) + 1, number))
+                annotations.append(coco_annotation(row, len(annotations) + 1, number))
             yield record.source, Path(split, record.name)
         content = {'images': images, 'annotations': annotations, 'categories': categories}
         (folder / f'annotations/{split}.json').write_text(json.dumps(content, ensure_ascii=False), encoding='utf-8')
@@ -138,7 +138,17 @@ def _yolo_line(row: Row, height: int, width: int) -> str:
     return ' '.join([str(row.label), *(_text(number, FRACTION_DECIMALS) for number in numbers)])
 
 
-def _coco_annotation(row: Row, number: int, image: int) -> dict[str, Any]:
+def coco_annotation(row: Row, number: int, image: int) -> dict[str, Any]:
+    """One object of COCO JSON.
+
+    Args:
+        row: Its box and, if it has them, its corners, which are written as ``obb`` and as a polygon.
+        number: Its id.
+        image: Id of its image.
+
+    Returns:
+        Numbers in the precision of pixels.
+    """
     x1, y1, x2, y2 = row.box
     annotation = {
         'id': number,
@@ -150,7 +160,7 @@ def _coco_annotation(row: Row, number: int, image: int) -> dict[str, Any]:
     }
     if row.corners is not None:
         ring = [_rounded(value) for value in row.corners.ravel().tolist()]
-        annotation |= {'segmentation': [ring], 'obb': ring}
+        annotation |= {'segmentation': [ring], 'obb': ring, 'difficult': int(row.difficult)}
     return annotation
 
 
@@ -161,7 +171,7 @@ def _voc_annotation(name: str, record: Record, names: Sequence[str]) -> ElementT
     _add(root, segmented=0)
     for row in record.rows:
         item = ElementTree.SubElement(root, 'object')
-        _add(item, name=names[row.label], pose='Unspecified', truncated=0, difficult=int(row.crowd))
+        _add(item, name=names[row.label], pose='Unspecified', truncated=0, difficult=int(row.crowd or row.difficult))
         x1, y1, x2, y2 = row.box
         corners = {'xmin': x1 + 1, 'ymin': y1 + 1, 'xmax': x2, 'ymax': y2}
         box = {side: _text(value, PIXEL_DECIMALS) for side, value in corners.items()}

@@ -2,8 +2,10 @@
 
 from lucid.datasets.coco import CocoDataset
 from lucid.datasets.collate import detection_collate
-from lucid.datasets.detection import DetectionDataset, GroundTruth
+from lucid.datasets.detection import DetectionDataset
+from lucid.datasets.dota import DotaDataset
 from lucid.datasets.folder import FolderDataset
+from lucid.datasets.ground_truth import GroundTruth
 from lucid.datasets.images import ImageError, read_image
 from lucid.datasets.problems import DataError, Problem, Problems
 from lucid.datasets.repeat_factor import RepeatFactorSampler
@@ -28,6 +30,7 @@ __all__ = [
     'CopyPaste',
     'DataError',
     'DetectionDataset',
+    'DotaDataset',
     'EpochSampler',
     'FolderDataset',
     'GroundTruth',

@@ -36,7 +36,8 @@ class Annotations(NamedTuple):
     labels_N:       int64, 0..C-1
     crowd_N:        bool, an ignored region
     areas_N:        float32, square pixels, as the file says, else of the box
-    points_P2, ring_offsets_R1, row_offsets_N1: all polygons; None where they were not asked for
+    difficult_N:    bool, an object that is hard to see, and of a cut one that most of it is elsewhere
+    points_P2, ring_offsets_R1, row_offsets_N1: all polygons; None where neither they nor masks were asked for
     rboxes_N5:      float32, long-edge convention; zeros for a crowd; None where not asked for
     keypoints_NK3:  float32; None where not asked for
     """
@@ -47,6 +48,7 @@ class Annotations(NamedTuple):
     labels_N: NDArray[np.int64]
     crowd_N: NDArray[np.bool_]
     areas_N: Float32
+    difficult_N: NDArray[np.bool_]
     points_P2: Float32 | None
     ring_offsets_R1: NDArray[np.int64] | None
     row_offsets_N1: NDArray[np.int64] | None
@@ -56,6 +58,10 @@ class Annotations(NamedTuple):
     def rows(self, image: int) -> NDArray[np.int64]:
         """The rows of an image."""
         return np.arange(self.offsets_I1[image], self.offsets_I1[image + 1])
+
+    def num_rings(self, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """How many polygon rings each of some rows has; None where they were not asked for."""
+        return None if self.row_offsets_N1 is None else self.row_offsets_N1[rows + 1] - self.row_offsets_N1[rows]
 
     def rings(self, row: int) -> Rings:
         """The polygon rings of one row."""
@@ -76,6 +82,7 @@ class Row(NamedTuple):
     crowd:     an ignored region
     area:      square pixels
     corners:   four corners in turn, pixels, of an object that is a rotated rectangle
+    difficult: hard to see; trained on all the same
     """
 
     image: int
@@ -87,6 +94,7 @@ class Row(NamedTuple):
     rings: Sequence[Float32] = ()
     corners: NDArray[np.float64] | None = None
     keypoints: Float32 | None = None
+    difficult: bool = False
 
 
 def pack(rows: Sequence[Row], num_images: int, targets: Sequence[str], num_keypoints: int) -> Annotations:
@@ -95,7 +103,7 @@ def pack(rows: Sequence[Row], num_images: int, targets: Sequence[str], num_keypo
     Args:
         rows: Annotations of all images.
         num_images: Images of the data set, those without annotations included.
-        targets: Which of polygons, rboxes and keypoints to keep.
+        targets: Which of polygons, masks, rboxes and keypoints to keep.
         num_keypoints: K.
 
     Returns:
@@ -104,7 +112,7 @@ def pack(rows: Sequence[Row], num_images: int, targets: Sequence[str], num_keypo
     rows = sorted(rows, key=lambda row: row.image)
     images = np.array([row.image for row in rows], dtype=np.int64)
     rings = [ring for row in rows for ring in row.rings]
-    polygons = 'polygons' in targets
+    polygons = not {'polygons', 'masks'}.isdisjoint(targets)
     return Annotations(
         offsets_I1=np.searchsorted(images, np.arange(num_images + 1)),
         ids_N=np.array([row.id for row in rows], dtype=np.int64),
@@ -112,16 +120,22 @@ def pack(rows: Sequence[Row], num_images: int, targets: Sequence[str], num_keypo
         labels_N=np.array([row.label for row in rows], dtype=np.int64),
         crowd_N=np.array([row.crowd for row in rows], dtype=bool),
         areas_N=np.array([row.area for row in rows], dtype=np.float32),
+        difficult_N=np.array([row.difficult for row in rows], dtype=bool),
         points_P2=np.concatenate([np.zeros((0, 2), np.float32), *rings]) if polygons else None,
         ring_offsets_R1=_offsets([len(ring) for ring in rings]) if polygons else None,
         row_offsets_N1=_offsets([len(row.rings) for row in rows]) if polygons else None,
-        rboxes_N5=_stacked([_rbox(row) for row in rows], (5,)) if 'rboxes' in targets else None,
+        rboxes_N5=_rboxes([row.corners for row in rows]) if 'rboxes' in targets else None,
         keypoints_NK3=_stacked([row.keypoints for row in rows], (num_keypoints, 3)) if 'keypoints' in targets else None,
     )
 
 
-def _rbox(row: Row) -> Float32 | None:
-    return None if row.corners is None else from_corners(row.corners[None])[0]
+def _rboxes(corners: Sequence[NDArray[np.float64] | None]) -> Float32:
+    """The rectangles that fit the corners of each object, zeros where there are none."""
+    known = [row for row, points in enumerate(corners) if points is not None]
+    rboxes_N5 = np.zeros((len(corners), 5), dtype=np.float32)
+    if known:
+        rboxes_N5[known] = from_corners(np.stack([points for points in corners if points is not None]))
+    return rboxes_N5
 
 
 def _offsets(counts: Sequence[int]) -> NDArray[np.int64]:

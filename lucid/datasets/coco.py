@@ -22,7 +22,8 @@ class CocoDataset(DetectionDataset):
         ann_file: Annotation file, relative to ``data_root``; None looks in the usual places.
         image_dir: Folder of the images, relative to ``data_root``; None looks in the usual places.
         pipeline: Configs of transforms, applied in turn.
-        targets: Kinds to load: boxes, polygons, rboxes, keypoints; boxes are always loaded.
+        targets: Kinds to load: boxes, polygons, masks, rboxes, keypoints; boxes are always loaded. Masks are polygons
+            that every object must have, for a collate function that fills them; both may be run-length masks.
         seed: What the transforms' draws depend on, next to epoch and index.
         on_bad: What to do about bad annotations and images: ``'error'``, ``'skip_box'`` or ``'skip_image'``; see
             ``DetectionDataset`` for what each finds.

@@ -1,6 +1,6 @@
 """Samples to a batch, on the host.
 
-Shape suffixes: B images, H, W pixels, N boxes of the whole batch.
+Shape suffixes: B images, H, W pixels or cells of a mask, N boxes of the whole batch.
 """
 
 from collections.abc import Sequence
@@ -9,21 +9,25 @@ from typing import Any
 import numpy as np
 import torch
 from mmengine.registry import FUNCTIONS as ROOT_FUNCTIONS
+from torch import Tensor
 from torch.utils.data import default_collate
 
 from lucid.datasets.sample import Sample
 from lucid.registry import FUNCTIONS
-from lucid.structures import PackedTargets
+from lucid.structures import MASK_STRIDE, PackedTargets
+from lucid.structures.masks import fill_objects
 
 
 # mmengine's Runner looks for a collate function in its root registry, where a child's functions are not found.
 @ROOT_FUNCTIONS.register_module()
 @FUNCTIONS.register_module()
-def detection_collate(samples: Sequence[Sample]) -> dict[str, Any]:
-    """Stack the images and pack the boxes of one batch.
+def detection_collate(samples: Sequence[Sample], *, masks: bool = False) -> dict[str, Any]:
+    """Stack the images and pack the targets of one batch.
 
     Args:
-        samples: B of them, with images of one size.
+        samples: B of them, with images of one size. Rotated boxes and keypoints are packed where they were loaded.
+        masks: Fill the polygons, which must have been loaded, to masks of one cell per ``MASK_STRIDE`` pixels: rings
+            are scaled first, and a cell is covered where its centre is.
 
     Returns:
         ``inputs``: uint8 (B, H, W, 3), RGB; ``targets``: ``PackedTargets``; ``metas``: a dict per image of
@@ -31,7 +35,7 @@ def detection_collate(samples: Sequence[Sample]) -> dict[str, Any]:
         ``inputs``.
 
     Raises:
-        ValueError: The images differ in size.
+        ValueError: The images differ in size, or masks are wanted and cannot be made.
     """
     sizes = {sample.image.shape for sample in samples}
     if len(sizes) > 1:
@@ -50,6 +54,9 @@ def detection_collate(samples: Sequence[Sample]) -> dict[str, Any]:
             image_N=torch.repeat_interleave(torch.arange(len(samples)), torch.tensor(counts)),
             slot_N=torch.cat([torch.arange(count) for count in counts]),
             counts=counts,
+            masks_NHW=_masks(samples) if masks else None,
+            rboxes_N5=_joined([sample.rboxes for sample in samples]),
+            keypoints_NJ3=_joined([sample.keypoints for sample in samples]),
         ),
         'metas': [
             {
@@ -61,3 +68,28 @@ def detection_collate(samples: Sequence[Sample]) -> dict[str, Any]:
             for sample in samples
         ],
     }
+
+
+def _joined(parts: Sequence[np.ndarray | None]) -> Tensor | None:
+    """The rows of all samples; None where they were not loaded."""
+    known = [part for part in parts if part is not None]
+    return torch.from_numpy(np.concatenate(known)) if len(known) == len(parts) > 0 else None
+
+
+def _masks(samples: Sequence[Sample]) -> Tensor:
+    """The filled outlines of all samples, bool (N, H, W)."""
+    height, width = samples[0].image.shape[:2]
+    if height % MASK_STRIDE or width % MASK_STRIDE:
+        raise ValueError(
+            f'images of {width}x{height} pixels have no masks of {MASK_STRIDE} pixels a cell; '
+            f'choose an image_size that {MASK_STRIDE} divides'
+        )
+    objects = []
+    for sample in samples:
+        if sample.polygons is None:
+            raise ValueError(
+                'detection_collate makes masks of outlines, which were not loaded; '
+                "set targets=('boxes', 'masks') of the data set, or masks=False"
+            )
+        objects += [[ring / np.float32(MASK_STRIDE) for ring in rings] for rings in sample.polygons]
+    return torch.from_numpy(fill_objects(objects, (height // MASK_STRIDE, width // MASK_STRIDE)))

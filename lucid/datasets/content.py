@@ -5,10 +5,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lucid.datasets.annotations import Box, Categories, Row
 
-KINDS = {'coco': ('boxes', 'polygons', 'rboxes', 'keypoints'), 'yolo': ('boxes', 'rboxes'), 'voc': ('boxes',)}
-"""The targets that each layout can hold."""
+KINDS = {
+    'coco': ('boxes', 'polygons', 'masks', 'rboxes', 'keypoints'),
+    'yolo': ('boxes', 'rboxes'),
+    'voc': ('boxes',),
+    'dota': ('boxes', 'rboxes'),
+}
+"""The targets that each layout can hold; masks are polygons that no object lacks."""
 MISSING_LABELS = ('error', 'background')
 """What an image without a label file can mean."""
 LARGEST = 2**31 - 1
@@ -26,18 +34,25 @@ class AnnotationError(ValueError):
 
 
 class ImageRow(NamedTuple):
-    """One image: ``file`` is its path; sizes in pixels, 1 by 1 where the file that should tell them is bad."""
+    """One image; sizes in pixels, 1 by 1 where the file that should tell them is bad.
+
+    file:   its path
+    source: of a tile, the image that it was cut from; else empty
+    window: xyxy, where the tile lies in its source
+    """
 
     id: int
     file: str
     height: int
     width: int
+    source: str = ''
+    window: Box = (0.0, 0.0, 0.0, 0.0)
 
 
 class Content(NamedTuple):
     """The usable content of one split; crowds are in it, bad annotations are not.
 
-    layout: ``coco``, ``yolo`` or ``voc``
+    layout: a key of ``KINDS``
     source: the file that was read, or that leads to those that were
     rows:   of all images, in the order of their files
     split:  its name, where the source is that of several; else empty
@@ -100,3 +115,38 @@ def checked_box(box: Box, size: tuple[int, int], *, text: str) -> Box:
     if x2 - x1 < THINNEST or y2 - y1 < THINNEST:
         raise AnnotationError('outside_box', f'{text} is outside the {width}x{height} image')
     return x1, y1, x2, y2
+
+
+def checked_corners(numbers: Sequence[float], *, text: str) -> NDArray[np.float64]:
+    """Check the corners of an object that is a rotated rectangle, or was drawn like one.
+
+    Args:
+        numbers: Eight finite ones: x and y of four corners in turn, pixels.
+        text: What they are called, for the message.
+
+    Returns:
+        Corners (4, 2), also beyond the image.
+
+    Raises:
+        AnnotationError: They enclose no area, or two of their edges cross.
+    """
+    x, y = numbers[::2], numbers[1::2]
+    sides = [math.hypot(x[(i + 1) % 4] - x[i], y[(i + 1) % 4] - y[i]) for i in range(4)]
+    # The sides of the rectangle that is fitted to them.
+    if min(sides[0] + sides[2], sides[1] + sides[3]) / 2 < THINNEST:
+        raise AnnotationError('malformed_rbox', f'{text}: the corners enclose no area')
+    if _cross(x, y, (0, 1, 2, 3)) or _cross(x, y, (1, 2, 3, 0)):
+        raise AnnotationError('malformed_rbox', f'{text}: two edges cross; give the corners in turn')
+    if abs(sum(x[i] * y[(i + 1) % 4] - x[(i + 1) % 4] * y[i] for i in range(4))) / 2 < THINNEST**2:
+        raise AnnotationError('malformed_rbox', f'{text}: the corners enclose no area')
+    return np.array(numbers, dtype=np.float64).reshape(4, 2)
+
+
+def _cross(x: Sequence[float], y: Sequence[float], ends: tuple[int, int, int, int]) -> bool:
+    """Whether the edge between the first two of four points crosses that between the others, not at an end."""
+
+    def turn(a: int, b: int, c: int) -> float:
+        return (x[b] - x[a]) * (y[c] - y[a]) - (y[b] - y[a]) * (x[c] - x[a])
+
+    a, b, c, d = ends
+    return turn(a, b, c) * turn(a, b, d) < 0 and turn(c, d, a) * turn(c, d, b) < 0

@@ -1,7 +1,8 @@
 """What all data sets of images with boxes share, whatever their layout."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,45 +10,27 @@ from torch.utils.data import Dataset
 
 from lucid.datasets.annotations import pack
 from lucid.datasets.content import KINDS, Content
+from lucid.datasets.ground_truth import GroundTruth, coco_content
 from lucid.datasets.images import ImageStore
 from lucid.datasets.problems import DataError, Problems
 from lucid.datasets.sample import Sample
 from lucid.datasets.samplers import SampleKey
 from lucid.datasets.transforms import Transform, build_pipeline, height_width
-from lucid.structures.affine import Float32
 from lucid.structures.points import flip_order
-
-
-class GroundTruth(NamedTuple):
-    """All annotations of one image, crowds included, in pixels of its file.
-
-    boxes:   float32 (N, 4), xyxy, clipped to the image
-    labels:  int64 (N,)
-    iscrowd: bool (N,), a region in which detections are ignored
-    areas:   float32 (N,), square pixels
-    ids:     int64 (N,), of the annotations
-    """
-
-    image_id: int
-    file: str
-    original_hw: tuple[int, int]
-    boxes: Float32
-    labels: NDArray[np.int64]
-    iscrowd: NDArray[np.bool_]
-    areas: Float32
-    ids: NDArray[np.int64]
 
 
 class DetectionDataset(Dataset[Sample]):
     """Image files with boxes that a reader found; never writes into them.
 
     ``dataset[key]`` takes a ``SampleKey`` or a plain index and returns the sample after the pipeline. All random draws
-    come from (seed, epoch, index). Images without boxes are kept; crowd annotations are no training targets.
+    come from (seed, epoch, index). Images without boxes are kept; crowd annotations are no training targets, difficult
+    objects are.
 
-    Attributes: ``layout``; ``source``, the file that leads to the others; ``annotation_file``, the source if it is
-    COCO JSON, else None; ``classes``; ``metainfo`` (classes and, if any, annotation_file); ``category_ids``, the id of
-    each class in the source; ``keypoint_names``; ``image_ids``, int64; ``files``, an array of paths; ``problems``, what
-    was left out, counted by kind; ``findings``, each ``Problem`` of it.
+    Attributes: ``layout``; ``source``, the file or folder that leads to the others; ``annotation_file``, the source if
+    it is COCO JSON, else None; ``classes``; ``metainfo`` (classes and, if any, annotation_file; where keypoints are
+    loaded, keypoint_names and flip_order, the keypoint that takes each one's place in a mirrored image);
+    ``category_ids``, the id of each class in the source; ``keypoint_names``; ``image_ids``, int64; ``files``, an array
+    of paths; ``problems``, what was left out, counted by kind; ``findings``, each ``Problem`` of it.
 
     Args:
         content: What a reader found.
@@ -97,7 +80,12 @@ class DetectionDataset(Dataset[Sample]):
         self.image_ids = np.array([image.id for image in content.images], dtype=np.int64)[self._rows]
         self._annotations = pack(content.rows, len(sizes), targets, len(self.keypoint_names))
         self._images = ImageStore(self.files, sizes[self._rows], cache_mb=cache_mb)
+        # The image that each was cut from, empty for those that are no tiles.
+        self._sources = np.array([image.source for image in content.images])[self._rows]
+        self._windows = np.array([image.window for image in content.images], dtype=np.float64)[self._rows]
         order = flip_order(self.keypoint_names) if 'keypoints' in targets else None
+        if order is not None:
+            self.metainfo |= {'keypoint_names': self.keypoint_names, 'flip_order': tuple(order.tolist())}
         self.pipeline = build_pipeline(pipeline, image_size=self.image_size, source=self, flip_order=order)
 
     def __len__(self) -> int:
@@ -143,6 +131,7 @@ class DetectionDataset(Dataset[Sample]):
         notes = self._annotations
         rows = notes.rows(self._rows[index])
         height, width = self._images.sizes[index].tolist()
+        x1, y1, x2, y2 = self._windows[index].tolist()
         return GroundTruth(
             image_id=int(self.image_ids[index]),
             file=str(self.files[index]),
@@ -152,44 +141,18 @@ class DetectionDataset(Dataset[Sample]):
             iscrowd=notes.crowd_N[rows],
             areas=notes.areas_N[rows],
             ids=notes.ids_N[rows],
+            difficult=notes.difficult_N[rows],
+            num_rings=notes.num_rings(rows),
+            rboxes=None if notes.rboxes_N5 is None else notes.rboxes_N5[rows],
+            keypoints=None if notes.keypoints_NK3 is None else notes.keypoints_NK3[rows],
+            source_image=str(self._sources[index]) or Path(self.files[index]).name,
+            window=(x1, y1, x2, y2) if self._sources[index] else (0.0, 0.0, float(width), float(height)),
         )
 
     def as_coco(self) -> dict[str, list[dict[str, Any]]]:
-        """The usable images and their boxes as the content of COCO instances JSON, without polygons and keypoints."""
+        """The usable images and their boxes as the content of COCO instances JSON; see ``coco_content``."""
         truths = [self.ground_truth(index) for index in range(len(self))]
-        images = [
-            {
-                'id': truth.image_id,
-                'file_name': truth.file,
-                'height': truth.original_hw[0],
-                'width': truth.original_hw[1],
-            }
-            for truth in truths
-        ]
-        columns = [
-            (truth.image_id, x1, y1, x2, y2, label, area, crowd)
-            for truth in truths
-            for (x1, y1, x2, y2), label, area, crowd in zip(
-                truth.boxes.tolist(), truth.labels.tolist(), truth.areas.tolist(), truth.iscrowd.tolist(), strict=True
-            )
-        ]
-        annotations = [
-            {
-                'id': number,
-                'image_id': image_id,
-                'category_id': self.category_ids[label],
-                'bbox': [x1, y1, x2 - x1, y2 - y1],
-                'area': area,
-                'iscrowd': int(crowd),
-            }
-            for number, (image_id, x1, y1, x2, y2, label, area, crowd) in enumerate(columns, 1)
-        ]
-        names = zip(self.category_ids, self.classes, strict=True)
-        return {
-            'images': images,
-            'annotations': annotations,
-            'categories': [{'id': number, 'name': name} for number, name in names],
-        }
+        return coco_content(truths, self.category_ids, self.classes)
 
 
 def usable_images(content: Content, problems: Problems) -> NDArray[np.int64]:

@@ -7,6 +7,7 @@ from typing import Any
 from lucid.datasets.coco_file import read_coco
 from lucid.datasets.content import Content, check_word
 from lucid.datasets.detection import DetectionDataset
+from lucid.datasets.dota_file import read_dota
 from lucid.datasets.layout import LAYOUTS, find_layout
 from lucid.datasets.problems import Problems
 from lucid.datasets.transforms import Transform
@@ -17,16 +18,16 @@ from lucid.registry import DATASETS
 
 @DATASETS.register_module()
 class FolderDataset(DetectionDataset):
-    """A folder with COCO JSON, in the YOLO layout, or in that of Pascal VOC: whichever its files show.
+    """A folder with COCO JSON, or in the layout of YOLO, Pascal VOC or DOTA: whichever its files show.
 
     Args:
         data_root: Folder of the data set; in the YOLO layout ``data.yaml`` will do too.
         split: Its part, such as ``train``.
         image_size: Side, or height and width, of the network input, for transforms whose config does not state it.
-        layout: ``'coco'``, ``'yolo'`` or ``'voc'``; None finds out.
+        layout: ``'coco'``, ``'yolo'``, ``'voc'`` or ``'dota'``; None finds out.
         ann_file: See ``CocoDataset``; states that layout.
         image_dir: See ``CocoDataset``; of no use to the others.
-        missing_labels: See ``YoloDataset`` and ``VocDataset``; COCO JSON lists its images.
+        missing_labels: See ``YoloDataset``, ``VocDataset`` and ``DotaDataset``; COCO JSON lists its images.
         pipeline: Configs of transforms, applied in turn.
         targets: Kinds to load; each layout refuses those that it cannot hold.
         seed: What the transforms' draws depend on, next to epoch and index.
@@ -107,5 +108,5 @@ def read_folder(
     for name, value in (('ann_file', ann_file), ('image_dir', image_dir)):
         if value is not None:
             raise ValueError(f'{name}={value!r} belongs to layout coco, {data_root} has layout {layout}; remove {name}')
-    read = read_yolo if layout == 'yolo' else read_voc
+    read = {'yolo': read_yolo, 'voc': read_voc, 'dota': read_dota}[layout]
     return read(data_root, split, problems=problems, targets=targets, missing_labels=missing_labels)

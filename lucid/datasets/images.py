@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 import cv2
 import mmcv
@@ -11,12 +12,16 @@ import numpy as np
 import PIL.ExifTags
 import PIL.Image
 from numpy.typing import NDArray
+from PIL.ImageFile import ImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
 
 Image = NDArray[np.uint8]
 READERS = 8
 """Threads that decode ahead of training; OpenCV releases the interpreter while it decodes."""
 ENDS = {'JPEG': b'\xff\xd9', 'PNG': b'\0\0\0\0IEND\xaeB\x60\x82'}
 """What a whole file ends with."""
+PNG = b'\x89PNG'
 ORIENTATION = PIL.ExifTags.Base.Orientation
 
 
@@ -56,10 +61,16 @@ def read_image(path: str | Path, *, size: tuple[int, int] | None = None) -> Imag
     if not content:
         raise ImageError(f'{path}: the file is empty (0 bytes); restore it', kind='empty_file')
     # OpenCV 5 decodes no part of a truncated file; older versions fill the rest with grey.
-    image = mmcv.imfrombytes(content, flag=cv2.IMREAD_COLOR_RGB, backend='cv2')
-    if image is not None and size is not None and image.shape[:2] == size[::-1] != size:
-        unturned = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
-        image = mmcv.imfrombytes(content, flag=unturned, backend='cv2')
+    try:
+        image = mmcv.imfrombytes(content, flag=cv2.IMREAD_COLOR_RGB, backend='cv2')
+        if image is not None and size is not None and image.shape[:2] == size[::-1] != size:
+            unturned = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
+            image = mmcv.imfrombytes(content, flag=unturned, backend='cv2')
+    except cv2.error as error:
+        raise ImageError(
+            f'{path}: OpenCV refuses it ({" ".join(str(error).split())}); restore the file, or of an image of more '
+            'than 2**30 pixels set OPENCV_IO_MAX_IMAGE_PIXELS to their number'
+        ) from error
     if image is None:
         raise ImageError(f'{path}: {len(content)} bytes that are truncated or no image; restore the file')
     if size is not None and image.shape[:2] != size:
@@ -86,7 +97,7 @@ def check_image(path: str | Path, *, size: tuple[int, int]) -> None:
     """
     try:
         with Path(path).open('rb') as file:
-            with PIL.Image.open(file) as header:
+            with _header(file) as header:
                 fits, end = header.size[::-1] == size, ENDS.get(header.format or '')
             if fits and end is not None:
                 file.seek(-len(end), os.SEEK_END)
@@ -110,7 +121,7 @@ def image_size(path: str | Path) -> tuple[int, int]:
         ImageError: As ``read_image``.
     """
     try:
-        with PIL.Image.open(path) as header:
+        with Path(path).open('rb') as file, _header(file) as header:
             # Of a PNG, asking would decode the whole file.
             if header.format == 'PNG' or header.getexif().get(ORIENTATION, 1) == 1:
                 return header.height, header.width
@@ -118,6 +129,17 @@ def image_size(path: str | Path) -> tuple[int, int]:
         pass  # missing, no image, or one that only OpenCV knows: the reader says which
     height, width = read_image(path).shape[:2]
     return height, width
+
+
+def _header(file: BinaryIO) -> ImageFile:
+    """What the header of an image file says, of one with very many pixels too: they are not decoded."""
+    try:
+        return PIL.Image.open(file)
+    except PIL.Image.DecompressionBombError:
+        file.seek(0)
+        kind = PngImageFile if file.read(4) == PNG else JpegImageFile
+        file.seek(0)
+        return kind(file)
 
 
 def image_sizes(paths: Sequence[str | Path]) -> list[tuple[int, int] | None]:

@@ -4,13 +4,16 @@ import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
+from lucid.datasets.dota_file import IMAGES as DOTA_IMAGES
+from lucid.datasets.dota_file import LABELS as DOTA_LABELS
+from lucid.datasets.dota_file import find_dota, is_dota
 from lucid.datasets.voc_file import ANNOTATIONS as VOC_ANNOTATIONS
 from lucid.datasets.voc_file import SPLITS as VOC_SPLITS
 from lucid.datasets.voc_file import is_voc
 from lucid.datasets.yolo_file import ALIASES, find_yolo_file, read_yolo_file
 from lucid.datasets.yolo_file import NAME as YOLO_NAME
 
-LAYOUTS = ('coco', 'yolo', 'voc')
+LAYOUTS = ('coco', 'yolo', 'voc', 'dota')
 ANNOTATIONS = (
     'annotations/{split}.json',
     'annotations/instances_{split}.json',
@@ -44,10 +47,12 @@ def find_layout(data_root: Path, split: str) -> str:
         raise ValueError(f'data_root {data_root} does not exist; {_instead(data_root)}')
     jsons = [] if data_root.is_file() else _places(data_root, ANNOTATIONS, split)
     yolo = find_yolo_file(data_root)
+    dota = find_dota(data_root, split)
     found = {
         'coco': [str(path) for path in jsons if path.is_file()],
         'yolo': [] if yolo is None else [str(yolo)],
         'voc': [str(data_root / VOC_ANNOTATIONS)] if is_voc(data_root) else [],
+        'dota': [str(dota.labels)] if dota is not None and dota.labels.is_dir() else [],
     }
     fitting = {layout: paths for layout, paths in found.items() if paths}
     if len(fitting) > 1:
@@ -58,7 +63,8 @@ def find_layout(data_root: Path, split: str) -> str:
         raise NoLayoutError(
             f'{data_root} has no known layout for split {split!r}; looked for coco: {_listed(jsons)}; yolo: '
             f'{data_root / YOLO_NAME} or another YAML file that names classes; voc: {data_root / VOC_ANNOTATIONS} and '
-            f'{data_root / VOC_SPLITS}; arrange the files like one of them, or set ann_file to a file of COCO JSON'
+            f'{data_root / VOC_SPLITS}; dota: {data_root / split / DOTA_IMAGES} and {data_root / split / DOTA_LABELS}; '
+            'arrange the files like one of them, or set ann_file to a file of COCO JSON'
         )
     return next(iter(fitting))
 
@@ -69,6 +75,8 @@ def has_split(data_root: Path, layout: str, split: str) -> bool:
         return any(path.is_file() for path in _places(data_root, ANNOTATIONS, split))
     if layout == 'voc':
         return (data_root / VOC_SPLITS / f'{split}.txt').is_file()
+    if layout == 'dota':
+        return is_dota(data_root, split)
     file = find_yolo_file(data_root)
     return file is not None and any(read_yolo_file(file).content.get(key) for key in ALIASES.get(split, (split,)))
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from lucid.datasets.detection import GroundTruth
+from lucid.datasets.ground_truth import GroundTruth
 from lucid.structures.affine import Float32, Matrix
 
 SMALL, LARGE = 32, 96

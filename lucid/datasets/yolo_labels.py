@@ -9,13 +9,13 @@ import numpy as np
 from lucid.datasets.annotations import Box, Categories, Row
 from lucid.datasets.content import (
     MISSING_LABELS,
-    THINNEST,
     AnnotationError,
     Content,
     ImageRow,
     check_targets,
     check_word,
     checked_box,
+    checked_corners,
 )
 from lucid.datasets.images import image_sizes
 from lucid.datasets.problems import MISSING_LABEL, Problems
@@ -28,7 +28,6 @@ from lucid.datasets.yolo_file import (
     label_of,
     read_yolo_file,
 )
-from lucid.structures.rotated import from_corners
 
 UNKNOWN = (1, 1)
 """Size of an image that cannot be read: the check of all images reports it, and rows are checked as fractions."""
@@ -138,8 +137,8 @@ def _row(values: Sequence[str], image: ImageRow, index: int, num_classes: int, t
         raise AnnotationError('outside_box', f'{text} has {wrong[0]}, which is no fraction of 0 to 1')
     if len(numbers) == 8:
         corners = np.reshape(numbers, (4, 2)) * scale
-        if 'rboxes' in targets and known and from_corners(corners[None])[0, 3] < THINNEST:
-            raise AnnotationError('malformed_rbox', f'{text}: the corners enclose no area')
+        if 'rboxes' in targets and known:
+            corners = checked_corners(corners.ravel().tolist(), text=text)
     elif 'rboxes' in targets:
         raise AnnotationError('malformed_rbox', f'{text} has no corners; write class and four corners')
     box = _corners(numbers, image)

@@ -123,9 +123,18 @@ def test_a_data_set_is_described_by_a_config(coco):
         ('malformed_polygon', {'segmentation': [[1, 2, 3, 4]]}, 'a ring of 4 numbers'),
         ('malformed_polygon', {'segmentation': [[1, 2, 3, 4, 5, NAN]]}, 'a ring of 6 numbers'),
         ('malformed_polygon', {'segmentation': [7]}, 'no list of numbers'),
-        ('mask_not_polygon', {'segmentation': {'counts': 'x'}}, 'run-length mask'),
+        ('malformed_polygon', {'segmentation': 7}, 'segmentation 7 is no list of rings'),
+        ('malformed_mask', {'segmentation': {'counts': 'x'}}, 'a run-length mask needs counts, .* and size'),
+        ('malformed_mask', {'segmentation': {'counts': 'x', 'size': [40, 60]}}, 'cannot be decoded'),
+        ('malformed_mask', {'segmentation': {'counts': [1, 2], 'size': [40, 60]}}, 'cannot be decoded'),
+        ('malformed_mask', {'segmentation': {'counts': [2401, -1], 'size': [40, 60]}}, 'not all whole numbers from 0'),
+        ('malformed_mask', {'segmentation': {'counts': [2400], 'size': [60, 40]}}, r'size \[60, 40\], .* \[40, 60\]'),
         ('malformed_rbox', {'obb': [1, 2, 3]}, 'no list of 8 numbers'),
         ('malformed_rbox', {'obb': [1, 2, 1, 2, 1, 2, 1, 2]}, 'enclose no area'),
+        ('malformed_rbox', {'obb': [1, 2, 5, 6, 1, 2, 5, 6]}, 'enclose no area'),
+        ('malformed_rbox', {'obb': [0, 0, 9, 9, 9, 0, 0, 9]}, 'two edges cross; give the corners in turn'),
+        ('malformed_rbox', {'obb': [0, 0, 9, 0, 0, 9, 9, 9]}, 'two edges cross; give the corners in turn'),
+        ('malformed_rbox', {'obb': [0, 0, 9, 0, NAN, 9, 0, 9]}, 'not finite'),
         ('malformed_keypoints', {'keypoints': [1, 2]}, 'no list of 9 numbers'),
         ('malformed_keypoints', {'keypoints': [1, 2, 3, 1, 2, 2, 1, 2, 2]}, 'visibility'),
         ('unknown_image', {'image_id': 9}, 'image_id 9 is not listed'),
@@ -300,8 +309,8 @@ def test_a_number_that_no_float_holds_is_a_bad_box_and_no_area(coco, number):
 def test_unknown_words_are_refused_with_the_known_ones(coco):
     with pytest.raises(ValueError, match="on_bad='ignore' is no policy; choose one of error, skip_box, skip_image"):
         build(coco(), on_bad='ignore')
-    with pytest.raises(ValueError, match=r"\['masks'\], which the layout coco does not hold; choose from boxes"):
-        build(coco(), targets=['masks'])
+    with pytest.raises(ValueError, match=r"\['depth'\], which the layout coco does not hold; choose from boxes"):
+        build(coco(), targets=['depth'])
     with pytest.raises(ValueError, match='must be a side in pixels'):
         build(coco(), image_size=(1, 2, 3))
 

@@ -85,8 +85,8 @@ def test_an_annotation_file_states_coco(folders):
 
 
 def test_words_are_checked_and_passed_on(folders):
-    with pytest.raises(ValueError, match="layout='dota' is unknown; choose one of coco, yolo, voc"):
-        build(folders / 'yolo', layout='dota')
+    with pytest.raises(ValueError, match="layout='kitti' is unknown; choose one of coco, yolo, voc, dota"):
+        build(folders / 'yolo', layout='kitti')
     with pytest.raises(ValueError, match=r"\['polygons'\], which the layout voc does not hold; choose from boxes"):
         build(folders / 'voc', targets=['polygons'])
     (folders / 'yolo/labels/a.txt').unlink()

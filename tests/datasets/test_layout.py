@@ -93,7 +93,7 @@ class TestFindLayout:
     def test_what_was_looked_for_is_listed_where_none_fits(self, tmp_path):
         message = (
             r'coco: .*annotations/val\.json, .*_annotations\.coco\.json.*; yolo: .*data\.yaml or another .*; '
-            r'voc: .*Annotations and .*ImageSets/Main; arrange .* set ann_file'
+            r'voc: .*Annotations and .*ImageSets/Main; dota: .*val/images and .*val/labelTxt; arrange .* set ann_file'
         )
         with pytest.raises(NoLayoutError, match=message):
             find_layout(tmp_path, 'val')
