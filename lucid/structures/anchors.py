@@ -1,6 +1,6 @@
-"""Anchor points and the boxes that are predicted relative to them.
+"""Anchor points, and the boxes and points that are predicted relative to them.
 
-Shape suffixes: B images, A anchors.
+Shape suffixes: B images, A anchors, K detections per image, J keypoints.
 """
 
 from collections.abc import Sequence
@@ -59,3 +59,29 @@ def decode_boxes(distances_BA4: Tensor, grid: AnchorGrid) -> Tensor:
     left_top, right_bottom = distances_BA4.chunk(2, dim=-1)
     strides_A1 = grid.strides_A.unsqueeze(-1)
     return torch.cat((grid.centers_A2 - left_top * strides_A1, grid.centers_A2 + right_bottom * strides_A1), dim=-1)
+
+
+def decode_points(offsets_BAJ2: Tensor, grid: AnchorGrid) -> Tensor:
+    """Keypoints, x and y in pixels of the network input, from offsets to the anchor in stride units.
+
+    At least float32, float64 stays. Nothing is clamped: a point may lie outside of its box, and of the image.
+
+    Source: YOLO26 (arXiv:2606.03748) sec. 3.4.2.
+    """
+    return grid.centers_A2.unsqueeze(-2) + offsets_BAJ2 * grid.strides_A[:, None, None]
+
+
+def gather_anchors(values_BA: Tensor, anchors_BK: Tensor) -> Tensor:
+    """The rows (B, K, ...) of ``values_BA`` (B, A, ...) at ``anchors_BK``; row 0 where that is -1, for padding."""
+    index_BK = anchors_BK.clamp(min=0)
+    images_B1 = torch.arange(len(index_BK), device=index_BK.device).unsqueeze(1)
+    return values_BA[images_B1, index_BK]
+
+
+def without_broken(distances_BA4: Tensor, numbers_BA: Tensor) -> Tensor:
+    """The distances, NaN at anchors that have another number (B, A, ...) which is not finite, so that no path takes it.
+
+    Decoding leaves out a box that is not finite, before it ranks.
+    """
+    finite_BA1 = numbers_BA.flatten(2).isfinite().all(dim=2, keepdim=True)
+    return torch.where(finite_BA1, distances_BA4, float('nan'))

@@ -4,7 +4,7 @@ Shape suffixes: B images, A anchors, C classes, K detections per image.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -97,6 +97,20 @@ def decode_end_to_end(
     )
 
 
+class Placed(NamedTuple):
+    """A prediction, and where it came from.
+
+    rows_N: int64, per row of the prediction its row in ``Detections``, rising
+    """
+
+    prediction: Prediction
+    rows_N: NDArray[np.int64]
+
+    def rows(self, device: torch.device) -> Tensor:
+        """``rows_N`` on a device."""
+        return torch.from_numpy(self.rows_N).to(device)
+
+
 def to_predictions(detections: Detections, metas: Sequence[Mapping[str, Any]]) -> list[Prediction]:
     """Detections in pixels of each original image, in one transfer from the device.
 
@@ -109,6 +123,11 @@ def to_predictions(detections: Detections, metas: Sequence[Mapping[str, Any]]) -
     Returns:
         One prediction per image; its tensors are the caller's.
     """
+    return [placed.prediction for placed in place_detections(detections, metas)]
+
+
+def place_detections(detections: Detections, metas: Sequence[Mapping[str, Any]]) -> list[Placed]:
+    """What ``to_predictions`` gives, and which rows of the detections it kept, for what else the rows hold."""
     # One tensor, one transfer; a label survives float32 up to 2 ** 24.
     rows_BK6 = torch.cat(
         (
@@ -118,7 +137,45 @@ def to_predictions(detections: Detections, metas: Sequence[Mapping[str, Any]]) -
         ),
         dim=-1,
     ).cpu()
-    return [_to_prediction(rows_K6.numpy(), meta) for rows_K6, meta in zip(rows_BK6, metas, strict=True)]
+    return [_place(rows_K6.numpy(), meta) for rows_K6, meta in zip(rows_BK6, metas, strict=True)]
+
+
+def place_boxes(
+    boxes_K4: NDArray[np.float32],
+    scores_K: NDArray[np.float32],
+    labels_K: NDArray[np.floating],
+    *,
+    usable_K: NDArray[np.bool_],
+    meta: Mapping[str, Any],
+) -> Placed:
+    """Boxes in pixels of the original image as a prediction, clipped to it.
+
+    Args:
+        boxes_K4: xyxy.
+        scores_K: best first.
+        labels_K: whole numbers.
+        usable_K: the others are dropped, and so are boxes wholly outside the image.
+        meta: as ``to_predictions`` wants it.
+
+    Returns:
+        The prediction, whose tensors are the caller's, and the rows that it kept.
+    """
+    height, width = meta['original_hw']
+    boxes_K4 = clip_boxes(boxes_K4, (0, 0, width, height))
+    rows_N = np.flatnonzero(usable_K & has_area(boxes_K4))
+    prediction = Prediction(
+        image_id=int(meta['image_id']),
+        file=str(meta['file']),
+        boxes=torch.from_numpy(boxes_K4[rows_N]),
+        scores=torch.from_numpy(scores_K[rows_N]),
+        labels=torch.from_numpy(labels_K[rows_N].astype(np.int64)),
+    )
+    return Placed(prediction, rows_N)
+
+
+def has_area(boxes_K4: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Which boxes are neither empty nor inverted."""
+    return np.asarray((boxes_K4[:, 2] > boxes_K4[:, 0]) & (boxes_K4[:, 3] > boxes_K4[:, 1]))
 
 
 def of_path(prediction: Mapping[str, Any], path: str) -> Mapping[str, Any]:
@@ -146,20 +203,7 @@ def of_path(prediction: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     return found
 
 
-def _to_prediction(rows_K6: NDArray[np.float32], meta: Mapping[str, Any]) -> Prediction:
-    height, width = meta['original_hw']
-    kept = (rows_K6[:, 4] > 0) & _has_area(rows_K6)
+def _place(rows_K6: NDArray[np.float32], meta: Mapping[str, Any]) -> Placed:
     boxes_K4 = warp_boxes(np.linalg.inv(np.asarray(meta['matrix'], dtype=np.float64)), rows_K6[:, :4])
-    boxes_K4 = clip_boxes(boxes_K4, (0, 0, width, height))
-    kept &= _has_area(boxes_K4)
-    return Prediction(
-        image_id=int(meta['image_id']),
-        file=str(meta['file']),
-        boxes=torch.from_numpy(boxes_K4[kept]),
-        scores=torch.from_numpy(rows_K6[kept, 4]),
-        labels=torch.from_numpy(rows_K6[kept, 5].astype(np.int64)),
-    )
-
-
-def _has_area(boxes_K: NDArray[np.float32]) -> NDArray[np.bool_]:
-    return np.asarray((boxes_K[:, 2] > boxes_K[:, 0]) & (boxes_K[:, 3] > boxes_K[:, 1]))
+    usable_K = (rows_K6[:, 4] > 0) & has_area(rows_K6)
+    return place_boxes(boxes_K4, rows_K6[:, 4], rows_K6[:, 5], usable_K=usable_K, meta=meta)

@@ -3,6 +3,8 @@
 Shape suffixes: B images, A anchors, C classes, R ranked rows, N candidates of one image, K detections per image.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -56,10 +58,15 @@ def suppress(ranked: Detections, *, iou_threshold: float = 0.7, max_detections: 
             boxes_BR4, ranked.scores_BK, ranked.labels_BK, has_area_BR, strict=True
         )
     ]
+    return take_rows(ranked, kept, max_detections=max_detections)
+
+
+def take_rows(ranked: Detections, kept: Sequence[Tensor], *, max_detections: int) -> Detections:
+    """Some rows of each image, as they come, padded to (B, ``max_detections``) with zero rows; memory of its own."""
     # Padding rows read row 0 and are overwritten below; -1 marks them.
     rows_BK = torch.stack([F.pad(rows, (0, max_detections - len(rows)), value=-1) for rows in kept])
     found_BK, rows_BK = rows_BK >= 0, rows_BK.clamp(min=0)
-    boxes_BK4 = boxes_BR4.gather(1, rows_BK.unsqueeze(-1).expand(-1, -1, 4))
+    boxes_BK4 = ranked.boxes_BK4.gather(1, rows_BK.unsqueeze(-1).expand(-1, -1, 4))
     return Detections(
         boxes_BK4=torch.where(found_BK.unsqueeze(-1), boxes_BK4, 0.0),
         scores_BK=torch.where(found_BK, ranked.scores_BK.gather(1, rows_BK), 0.0),

@@ -10,6 +10,7 @@ import torch
 from mmengine.model import BaseDataPreprocessor
 from torch import Tensor
 
+from lucid.models.data_preprocessors.checks import check_boxes, check_images, check_kinds, keep_kinds, name_images
 from lucid.registry import MODELS
 from lucid.structures import PackedTargets, Targets
 
@@ -25,6 +26,10 @@ class DetDataPreprocessor(BaseDataPreprocessor):
         capacity: boxes per image that targets are padded to; the smallest that holds the fullest image is taken.
         on_overflow: what an image with more boxes than the largest capacity does: ``'eager'`` grows the capacity to a
             multiple of the largest (a shape that no recording knows), ``'raise'`` stops. Boxes are never cut off.
+        task: of the head, whose kind of targets must be there in training and is the only one passed on next to boxes
+            and classes: masks for ``'segment'``, rboxes for ``'oriented'``, keypoints for ``'keypoint'``. None passes
+            on whatever a batch has.
+        num_keypoints: that objects must have; None takes any number.
         size_divisor: what both sides of the images must be a multiple of.
         channels_last: memory format of the images.
         non_blocking: let the copy from pinned memory overlap.
@@ -39,6 +44,8 @@ class DetDataPreprocessor(BaseDataPreprocessor):
         num_classes: int,
         capacity: Sequence[int] = (64, 128, 256),
         on_overflow: Literal['eager', 'raise'] = 'eager',
+        task: str | None = None,
+        num_keypoints: int | None = None,
         size_divisor: int = 32,
         channels_last: bool = True,
         non_blocking: bool = True,
@@ -53,29 +60,34 @@ class DetDataPreprocessor(BaseDataPreprocessor):
         self.num_classes = num_classes
         self.capacity = tuple(sorted(capacity))
         self.on_overflow = on_overflow
+        self.task = task
+        self.num_keypoints = num_keypoints
         self.size_divisor = size_divisor
         self.channels_last = channels_last
 
     def forward(self, data: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
-        """A batch ready for ``YOLODetector.forward``; the same in training and evaluation.
+        """A batch ready for ``YOLODetector.forward``.
 
         Args:
             data: ``inputs`` uint8 (B, H, W, 3) RGB; ``targets`` PackedTargets or None; ``metas``, one dict per image.
-            training: unused; part of mmengine's interface.
+            training: the task's kind of targets must be there; else the same as in evaluation.
 
         Returns:
             ``inputs`` float32 (B, 3, H, W) in 0..1; ``targets`` Targets or None; ``metas`` as given.
 
         Raises:
-            ValueError: wrong image type or size, a box that is not finite, a label out of range, or too many boxes
-                under ``on_overflow='raise'``. Found before anything reaches the device; boxes name their image.
+            ValueError: wrong image type or size, numbers that are not finite, a label out of range, masks of another
+                grid, another number of keypoints, a kind that is missing, or too many boxes under
+                ``on_overflow='raise'``. Found before anything reaches the device; objects name their image.
         """
         images, packed, metas = data['inputs'], data.get('targets'), data.get('metas')
-        self._check_images(images)
+        check_images(images, size_divisor=self.size_divisor)
         targets = None
         if packed is not None:
-            files = _name_images(metas, images.shape[0])
-            _check_targets(packed, num_classes=self.num_classes, files=files)
+            files = name_images(metas, images.shape[0])
+            packed = keep_kinds(packed, task=self.task, training=training)
+            check_boxes(packed, num_classes=self.num_classes, files=files)
+            check_kinds(packed, size=tuple(images.shape[1:3]), num_keypoints=self.num_keypoints, files=files)
             capacity = self._choose_capacity(packed.counts, files)
             targets = _pad(self.cast_data(packed), capacity=capacity)
         # Permuted NHWC is NCHW in channels_last.
@@ -85,18 +97,6 @@ class DetDataPreprocessor(BaseDataPreprocessor):
             'targets': targets,
             'metas': metas,
         }
-
-    def _check_images(self, images: Tensor) -> None:
-        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[3] != 3:
-            raise ValueError(
-                f'images come as {images.dtype} {tuple(images.shape)}; collate uint8 images of one size as (B, H, W, 3)'
-            )
-        height, width = images.shape[1:3]
-        if height % self.size_divisor or width % self.size_divisor or not height or not width:
-            raise ValueError(
-                f'images of {height}x{width} pixels: both sides must be a multiple of {self.size_divisor}; '
-                'change image_size'
-            )
 
     def _choose_capacity(self, counts: Sequence[int], files: Sequence[str]) -> int:
         most = max(counts)
@@ -112,41 +112,21 @@ class DetDataPreprocessor(BaseDataPreprocessor):
         return -(-most // largest) * largest
 
 
-def _name_images(metas: Sequence[Mapping[str, Any]] | None, num_images: int) -> list[str]:
-    if metas is None:
-        return [f'image {index} of the batch' for index in range(num_images)]
-    return [str(meta['file']) for meta in metas]
-
-
-def _check_targets(packed: PackedTargets, *, num_classes: int, files: Sequence[str]) -> None:
-    assert len(packed.counts) == len(files), 'one count per image'
-    assert sum(packed.counts) == len(packed.boxes_N4), 'the counts add up to the rows'
-    if packed.labels_N.dtype != torch.int64:
-        raise ValueError(f'labels are {packed.labels_N.dtype}; make them whole numbers, int64')
-    finite_N = packed.boxes_N4.isfinite().all(dim=1)
-    if not finite_N.all():
-        row = int(finite_N.int().argmin())
-        raise ValueError(
-            f'{files[int(packed.image_N[row])]} has a box that is not finite: {packed.boxes_N4[row].tolist()}; '
-            'repair or remove that annotation'
-        )
-    known_N = (packed.labels_N >= 0) & (packed.labels_N < num_classes)
-    if not known_N.all():
-        row = int(known_N.int().argmin())
-        raise ValueError(
-            f'{files[int(packed.image_N[row])]} has label {int(packed.labels_N[row])}, but labels go from 0 to '
-            f'{num_classes - 1}; repair the annotation, or set num_classes to the number of classes of the data set'
-        )
-
-
 def _pad(packed: PackedTargets, *, capacity: int) -> Targets:
     num_images = len(packed.counts)
-    boxes, labels, image, slot = packed.boxes_N4, packed.labels_N, packed.image_N, packed.slot_N
-    boxes_BM4 = boxes.new_zeros((num_images, capacity, 4))
-    labels_BM = labels.new_zeros((num_images, capacity))
-    valid_BM = torch.zeros((num_images, capacity), dtype=torch.bool, device=boxes.device)
-    place = image * capacity + slot
-    boxes_BM4.view(-1, 4).index_copy_(0, place, boxes)
-    labels_BM.view(-1).index_copy_(0, place, labels)
-    valid_BM.view(-1).index_fill_(0, place, True)
-    return Targets(boxes_BM4, labels_BM, valid_BM)
+    place_N = packed.image_N * capacity + packed.slot_N
+
+    def padded(rows: Tensor) -> Tensor:
+        room = rows.new_zeros((num_images, capacity, *rows.shape[1:]))
+        room.flatten(0, 1).index_copy_(0, place_N, rows)
+        return room
+
+    masks_NHW, rboxes_N5, keypoints_NJ3 = packed.masks_NHW, packed.rboxes_N5, packed.keypoints_NJ3
+    return Targets(
+        boxes_BM4=padded(packed.boxes_N4),
+        labels_BM=padded(packed.labels_N),
+        valid_BM=padded(torch.ones_like(place_N, dtype=torch.bool)),
+        masks_BMHW=None if masks_NHW is None else padded(masks_NHW),
+        rboxes_BM5=None if rboxes_N5 is None else padded(rboxes_N5),
+        keypoints_BMJ3=None if keypoints_NJ3 is None else padded(keypoints_NJ3),
+    )

@@ -17,7 +17,13 @@ class YOLONetwork(nn.Module):
         self.head: Any = head  # Any: torch types every attribute of a module as tensor or module.
 
     def forward(self, images_B3HW: Tensor) -> Any:
-        """For detection a ``RawOutputs``; for its deployed view the pair (logits, boxes) of the one-to-one branch."""
+        """The outputs of the head's task, ``RawOutputs`` and its kin; of a deployed view those of inference alone.
+
+        A deployed view gives a plain tuple of the one-to-one branch: (logits_BAC, boxes_BA4), followed by nothing for
+        the task ``detect``, (coefficients_BAK, prototypes_BKHW) for ``segment``, angles_BA1 for ``oriented`` and
+        points_BAJ2 for ``keypoint``, each as ``lucid.structures.outputs`` says. ``decode_end_to_end`` takes the first
+        two, and the anchors that it names select the rows of the others.
+        """
         return self.head(self.neck(self.backbone(images_B3HW)))
 
     def deployed(self) -> 'YOLONetwork':

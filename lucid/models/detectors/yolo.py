@@ -12,12 +12,11 @@ from mmengine.optim import OptimWrapper
 from torch import Tensor
 
 from lucid.models.detectors.network import YOLONetwork
+from lucid.models.detectors.parts import Config, build_head, build_loss, build_part, check_options
 from lucid.models.freezing import freeze, frozen_names, hold
-from lucid.registry import HEADS, LOSSES, MODELS
+from lucid.registry import MODELS
 from lucid.structures import AnchorGrid, Targets
 from lucid.structures.anchors import make_anchor_grid
-
-Config = Mapping[str, Any]
 
 
 @MODELS.register_module()
@@ -29,17 +28,19 @@ class YOLODetector(BaseModel):
     between predictions at will, ``max_detections``, the three thresholds and ``paths`` (the ways from the one forward
     to detections that ``predict`` takes, of ``known_paths``; ``('one_to_one',)`` unless somebody asks for others).
 
-    A part whose config states no ``type`` is the default: YOLOBackbone, YOLONeck, DetectHead, DetectionLoss,
-    DetDataPreprocessor.
+    A part whose config states no ``type`` is the default: YOLOBackbone, YOLONeck, DetectHead, the loss of the head's
+    task (DetectionLoss, SegmentationLoss, OrientedLoss, KeypointLoss), DetDataPreprocessor.
 
     Args:
         scale: size, ``'n'`` to ``'x'``; default of backbone and neck.
         num_classes: of the data set.
+        num_keypoints: of the data set, for a head that predicts keypoints; parts that take it get it.
         backbone: MODELS; built with ``scale``, has ``out_channels`` and ``strides``.
         neck: MODELS; built with ``in_channels`` and ``scale``, has ``out_channels``.
         head: HEADS; built with ``in_channels`` and ``num_classes``, has ``predict`` and ``deployed``.
         loss: LOSSES; built with ``num_classes``, called with the raw outputs, the targets and the anchor grid.
-        data_preprocessor: MODELS; built with ``num_classes``, ``size_divisor`` and ``channels_last``.
+        data_preprocessor: MODELS; built with ``num_classes``, ``size_divisor`` and ``channels_last``, and with the
+            head's ``task`` where it takes that.
         channels_last: keep weights and images in torch's ``channels_last`` format.
         max_detections: rows kept per image.
         score_threshold: detections below it are dropped.
@@ -50,8 +51,8 @@ class YOLODetector(BaseModel):
         init_cfg: mmengine's initialisation, for example from a checkpoint.
 
     Raises:
-        ValueError: ``num_classes`` is missing or not positive, a threshold of NMS is out of range, or ``scale`` or a
-            ``frozen`` module does not exist.
+        ValueError: ``num_classes`` is missing or not positive, ``num_keypoints`` is missing or needless, a threshold
+            of NMS is out of range, or ``scale`` or a ``frozen`` module does not exist.
 
     Source: arXiv:2606.03748.
     """
@@ -61,6 +62,7 @@ class YOLODetector(BaseModel):
         *,
         scale: str = 'n',
         num_classes: int | None = None,
+        num_keypoints: int | None = None,
         backbone: Config | None = None,
         neck: Config | None = None,
         head: Config | None = None,
@@ -74,50 +76,42 @@ class YOLODetector(BaseModel):
         frozen: Sequence[str] = (),
         init_cfg: Config | list[Config] | None = None,
     ) -> None:
-        if num_classes is None:
-            raise ValueError(
-                'num_classes is not stated: set model.num_classes to the number of classes of the data set, or build '
-                'the detector through lucid.apis, which reads it from there'
-            )
-        if num_classes < 1:
-            raise ValueError(f'num_classes={num_classes} leaves nothing to detect; make it 1 or more')
-        if not (0 <= nms_score_threshold <= 1 and 0 < nms_iou_threshold <= 1):
-            raise ValueError(
-                f'nms_score_threshold={nms_score_threshold} and nms_iou_threshold={nms_iou_threshold} must be in 0..1, '
-                'the second above 0; the usual ones are 0.001 and 0.7'
-            )
+        check_options(num_classes, nms_score_threshold=nms_score_threshold, nms_iou_threshold=nms_iou_threshold)
         body = MODELS.build({'type': 'YOLOBackbone', **(backbone or {})}, default_args={'scale': scale})
         mixer = MODELS.build(
             {'type': 'YOLONeck', **(neck or {})}, default_args={'in_channels': body.out_channels, 'scale': scale}
         )
+        top = build_head(
+            {'type': 'DetectHead', **(head or {})},
+            given={'in_channels': mixer.out_channels, 'num_classes': num_classes},
+            num_keypoints=num_keypoints,
+        )
+        task = getattr(top, 'task', None)
+        num_keypoints = getattr(top, 'num_keypoints', None)
         super().__init__(
-            data_preprocessor=MODELS.build(
+            data_preprocessor=build_part(
+                MODELS,
                 {'type': 'DetDataPreprocessor', **(data_preprocessor or {})},
-                default_args={
+                given={
                     'num_classes': num_classes,
                     'size_divisor': max(body.strides),
                     'channels_last': channels_last,
                 },
+                optional={'task': task, 'num_keypoints': num_keypoints},
             ),
             init_cfg=init_cfg,
         )
         self.num_classes = num_classes
+        self.num_keypoints = num_keypoints
         self.strides: tuple[int, ...] = tuple(body.strides)
         self.max_detections = max_detections
         self.score_threshold = score_threshold
         self.nms_score_threshold = nms_score_threshold
         self.nms_iou_threshold = nms_iou_threshold
         self.paths: tuple[str, ...] = ('one_to_one',)
-        self.network = YOLONetwork(
-            body,
-            neck=mixer,
-            head=HEADS.build(
-                {'type': 'DetectHead', **(head or {})},
-                default_args={'in_channels': mixer.out_channels, 'num_classes': num_classes},
-            ),
-        )
-        self.criterion = LOSSES.build(
-            {'type': 'DetectionLoss', **(loss or {})}, default_args={'num_classes': num_classes}
+        self.network = YOLONetwork(body, neck=mixer, head=top)
+        self.criterion = build_loss(
+            loss or {}, task=task, given={'num_classes': num_classes}, num_keypoints=num_keypoints
         )
         if channels_last:
             self.network.to(memory_format=torch.channels_last)
@@ -244,7 +238,7 @@ class YOLODetector(BaseModel):
     def loss(self, outputs: Any, targets: Targets, grid: AnchorGrid) -> dict[str, Tensor]:
         """The loss terms, computed without autocast in float32 or more."""
         with torch.autocast(grid.centers_A2.device.type, enabled=False):
-            exact = type(outputs)(*(output.to(torch.promote_types(output.dtype, torch.float32)) for output in outputs))
+            exact = type(outputs)(*map(_exact, outputs))
             losses: dict[str, Tensor] = self.criterion(exact, targets, grid)
             return losses
 
@@ -267,3 +261,8 @@ class YOLODetector(BaseModel):
             options |= {'path': path, 'iou_threshold': self.nms_iou_threshold}
         predictions = self.network.head.predict(outputs, grid, metas, **options)
         return [{**prediction, 'path': path} for prediction in predictions]
+
+
+def _exact(output: Tensor | None) -> Tensor | None:
+    """In float32, or float64 if it is; None where a head gives nothing, as the semantic map in evaluation."""
+    return None if output is None else output.to(torch.promote_types(output.dtype, torch.float32))

@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from lucid.models.heads.paths import decode_by
 from lucid.models.heads.stems import apply_stems, init_box_start, init_class_prior, make_stems
 from lucid.registry import HEADS
 from lucid.structures import AnchorGrid, RawOutputs
-from lucid.structures.detections import PATHS, Prediction, decode_end_to_end, to_predictions
-from lucid.structures.suppression import decode_with_nms
+from lucid.structures.detections import PATHS, Prediction, to_predictions
 
 
 class DetectBranch(nn.Module):
@@ -61,12 +61,7 @@ class DetectHead(nn.Module):
     @property
     def class_rows(self) -> tuple[str, ...]:
         """Names in the head's state of tensors that have a row per class, by label, in dimension 0."""
-        finals = [
-            f'{branch}.classes.{level}.{len(stem) - 1}'
-            for branch in ('one_to_many', 'one_to_one')
-            for level, stem in enumerate(getattr(self, branch).classes)
-        ]
-        return tuple(f'{final}.{kind}' for final in finals for kind in ('weight', 'bias'))
+        return class_tensors(self)
 
     def deployed(self) -> nn.Module:
         """The part that inference needs."""
@@ -98,20 +93,26 @@ class DetectHead(nn.Module):
             One per image.
         """
         if path == 'nms':
-            detections = decode_with_nms(
-                outputs.o2m_logits_BAC,
-                outputs.o2m_boxes_BA4,
-                grid,
-                max_detections=max_detections,
-                score_threshold=score_threshold,
-                iou_threshold=iou_threshold,
-            )
+            logits_BAC, boxes_BA4 = outputs.o2m_logits_BAC, outputs.o2m_boxes_BA4
         else:
-            detections = decode_end_to_end(
-                outputs.o2o_logits_BAC,
-                outputs.o2o_boxes_BA4,
-                grid,
-                max_detections=max_detections,
-                score_threshold=score_threshold,
-            )
-        return to_predictions(detections, metas)
+            logits_BAC, boxes_BA4 = outputs.o2o_logits_BAC, outputs.o2o_boxes_BA4
+        found = decode_by(
+            path,
+            logits_BAC,
+            boxes_BA4,
+            grid,
+            max_detections=max_detections,
+            score_threshold=score_threshold,
+            iou_threshold=iou_threshold,
+        )
+        return to_predictions(found, metas)
+
+
+def class_tensors(head: nn.Module) -> tuple[str, ...]:
+    """Names in a head's state of the tensors of both branches that have a row per class in dimension 0."""
+    finals = [
+        f'{branch}.classes.{level}.{len(stem) - 1}'
+        for branch in ('one_to_many', 'one_to_one')
+        for level, stem in enumerate(getattr(head, branch).classes)
+    ]
+    return tuple(f'{final}.{kind}' for final in finals for kind in ('weight', 'bias'))

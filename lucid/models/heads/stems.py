@@ -49,7 +49,12 @@ def init_class_prior(stems: nn.ModuleList, *, prior: float = 0.01) -> None:
     """
     for stem in stems:
         *_, final = stem.children()
-        nn.init.constant_(final.get_parameter('bias'), -math.log((1 - prior) / prior))
+        init_prior(final, prior=prior)
+
+
+def init_prior(classifier: nn.Module, *, prior: float = 0.01) -> None:
+    """Set the bias of one layer so that every class starts at probability ``prior``."""
+    nn.init.constant_(classifier.get_parameter('bias'), -math.log((1 - prior) / prior))
 
 
 def init_box_start(stems: nn.ModuleList, *, distance: float) -> None:

@@ -1,0 +1,137 @@
+"""The head of the task ``oriented``.
+
+Shape suffixes: B images, A anchors, C classes.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from lucid.models.heads.detect import DetectBranch, class_tensors
+from lucid.models.heads.stems import apply_stems, make_stems
+from lucid.registry import HEADS
+from lucid.structures import AnchorGrid, OrientedOutputs
+from lucid.structures.anchors import gather_anchors, without_broken
+from lucid.structures.detections import PATHS, Prediction, decode_end_to_end
+from lucid.structures.rotated_decoding import place_rboxes
+from lucid.structures.rotated_suppression import decode_with_rotated_nms
+from lucid.structures.rotated_tensors import compose_rboxes
+
+ANGLE_DIVISOR = 2
+"""Of the angle's stem: wider than the others."""
+
+
+@HEADS.register_module()
+class OrientedHead(nn.Module):
+    """Boxes, classes and an angle by which each box is turned about its own centre.
+
+    What the head of ``detect`` has is made first and has the same names, so that the same seed draws the same values.
+
+    Attributes: ``paths``, the ways to detections that ``predict`` knows.
+
+    Args:
+        in_channels: of each level.
+        num_classes: C.
+        box_start: as in ``DetectHead``.
+
+    Source: arXiv:2606.03748 sec. 3.4.3, Eq. 13; the width of the angle's stem is this project's reading.
+    """
+
+    task = 'oriented'
+    paths = PATHS
+
+    def __init__(self, in_channels: Sequence[int], *, num_classes: int, box_start: float | None = None) -> None:
+        super().__init__()
+        self.one_to_many = DetectBranch(in_channels, num_classes=num_classes, box_start=box_start)
+        self.one_to_one = DetectBranch(in_channels, num_classes=num_classes, box_start=box_start)
+        self.o2m_angles = make_stems(in_channels, out_channels=1, divisor=ANGLE_DIVISOR)
+        self.o2o_angles = make_stems(in_channels, out_channels=1, divisor=ANGLE_DIVISOR)
+
+    def forward(self, features: Sequence[Tensor]) -> OrientedOutputs:
+        """Both branches over the maps of all levels."""
+        o2m_logits_BAC, o2m_boxes_BA4 = self.one_to_many(features)
+        o2o_logits_BAC, o2o_boxes_BA4 = self.one_to_one(features)
+        return OrientedOutputs(
+            o2m_logits_BAC,
+            o2m_boxes_BA4,
+            o2o_logits_BAC,
+            o2o_boxes_BA4,
+            apply_stems(self.o2m_angles, features),
+            apply_stems(self.o2o_angles, features),
+        )
+
+    @property
+    def class_rows(self) -> tuple[str, ...]:
+        """Names in the head's state of tensors that have a row per class, by label, in dimension 0."""
+        return class_tensors(self)
+
+    def deployed(self) -> 'DeployedOrientedHead':
+        """The part that inference needs."""
+        return DeployedOrientedHead(self)
+
+    def predict(
+        self,
+        outputs: OrientedOutputs,
+        grid: AnchorGrid,
+        metas: Sequence[Mapping[str, Any]],
+        *,
+        max_detections: int,
+        score_threshold: float,
+        path: str = 'one_to_one',
+        iou_threshold: float = 0.7,
+    ) -> list[Prediction]:
+        """Predictions with ``rboxes`` in pixels of the original images, by one of ``paths``.
+
+        ``boxes`` are the envelopes. The anchor of a box gives its angle too.
+
+        Args:
+            outputs: of the whole batch.
+            grid: of its input size.
+            metas: per image, as ``to_predictions`` wants them.
+            max_detections: rows kept per image.
+            score_threshold: detections below it are dropped.
+            path: ``'one_to_one'`` the one-to-one branch as it is, ``'nms'`` the one-to-many branch through NMS.
+            iou_threshold: of the rotated boxes, for the NMS.
+
+        Returns:
+            One per image.
+        """
+        if path == 'nms':
+            angles_BA1 = outputs.o2m_angles_BA1
+            found = decode_with_rotated_nms(
+                outputs.o2m_logits_BAC,
+                outputs.o2m_boxes_BA4,
+                angles_BA1,
+                grid,
+                max_detections=max_detections,
+                score_threshold=score_threshold,
+                iou_threshold=iou_threshold,
+            )
+        else:
+            angles_BA1 = outputs.o2o_angles_BA1
+            found = decode_end_to_end(
+                outputs.o2o_logits_BAC,
+                without_broken(outputs.o2o_boxes_BA4, angles_BA1),
+                grid,
+                max_detections=max_detections,
+                score_threshold=score_threshold,
+            )
+        rboxes_BK5 = compose_rboxes(found.boxes_BK4.float(), gather_anchors(angles_BA1.float(), found.anchors_BK))
+        return place_rboxes(found, rboxes_BK5, metas)
+
+
+class DeployedOrientedHead(nn.Module):
+    """The one-to-one branch of an ``OrientedHead``, whose modules these are.
+
+    Feature maps to (logits_BAC, distances_BA4, angles_BA1 in radians), all raw.
+    """
+
+    def __init__(self, head: OrientedHead) -> None:
+        super().__init__()
+        self.one_to_one = head.one_to_one
+        self.angles = head.o2o_angles
+
+    def forward(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Boxes and classes, angles."""
+        return *self.one_to_one(features), apply_stems(self.angles, features)

@@ -1,0 +1,158 @@
+"""The head of the task ``segment``.
+
+Shape suffixes: B images, A anchors, C classes, K prototypes, H, W cells of a map.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from lucid.models.heads.detect import DetectBranch, class_tensors
+from lucid.models.heads.paths import decode_by
+from lucid.models.heads.prototypes import ProtoFusion, ProtoNet
+from lucid.models.heads.stems import apply_stems, init_prior, make_stems
+from lucid.registry import HEADS
+from lucid.structures import AnchorGrid, SegmentOutputs
+from lucid.structures.anchors import without_broken
+from lucid.structures.detections import PATHS, Prediction, place_detections
+from lucid.structures.mask_decoding import decode_masks
+
+
+@HEADS.register_module()
+class SegmentHead(nn.Module):
+    """Boxes, classes and masks: per anchor the coefficients of a sum of prototypes, which all anchors share.
+
+    A semantic classifier of the fused map helps training alone: it runs in training mode and not in evaluation mode,
+    with gradients or without. What the head of ``detect`` has is made first and has the same names, so that the same
+    seed draws the same values.
+
+    Attributes: ``paths``, the ways to detections that ``predict`` knows.
+
+    Args:
+        in_channels: of each level, each half as fine as the one before.
+        num_classes: C.
+        num_prototypes: K.
+        box_start: as in ``DetectHead``.
+
+    Source: arXiv:2606.03748 sec. 3.4.1, Eq. 7 to 9; YOLACT (arXiv:1904.02689).
+    """
+
+    task = 'segment'
+    paths = PATHS
+
+    def __init__(
+        self,
+        in_channels: Sequence[int],
+        *,
+        num_classes: int,
+        num_prototypes: int = 32,
+        box_start: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.one_to_many = DetectBranch(in_channels, num_classes=num_classes, box_start=box_start)
+        self.one_to_one = DetectBranch(in_channels, num_classes=num_classes, box_start=box_start)
+        self.o2m_coefficients = make_stems(in_channels, out_channels=num_prototypes)
+        self.o2o_coefficients = make_stems(in_channels, out_channels=num_prototypes)
+        self.fusion = ProtoFusion(in_channels)
+        self.prototypes = ProtoNet(in_channels[0], num_prototypes=num_prototypes)
+        self.semantic = nn.Conv2d(in_channels[0], num_classes, kernel_size=1)
+        init_prior(self.semantic)
+
+    def forward(self, features: Sequence[Tensor]) -> SegmentOutputs:
+        """Both branches over the maps of all levels, and the maps that they share."""
+        fused = self.fusion(features)
+        o2m_logits_BAC, o2m_boxes_BA4 = self.one_to_many(features)
+        o2o_logits_BAC, o2o_boxes_BA4 = self.one_to_one(features)
+        return SegmentOutputs(
+            o2m_logits_BAC,
+            o2m_boxes_BA4,
+            o2o_logits_BAC,
+            o2o_boxes_BA4,
+            apply_stems(self.o2m_coefficients, features).tanh(),
+            apply_stems(self.o2o_coefficients, features).tanh(),
+            self.prototypes(fused),
+            self.semantic(fused) if self.training else None,
+        )
+
+    @property
+    def class_rows(self) -> tuple[str, ...]:
+        """Names in the head's state of tensors that have a row per class, by label, in dimension 0."""
+        return (*class_tensors(self), 'semantic.weight', 'semantic.bias')
+
+    def deployed(self) -> 'DeployedSegmentHead':
+        """The part that inference needs."""
+        return DeployedSegmentHead(self)
+
+    def predict(
+        self,
+        outputs: SegmentOutputs,
+        grid: AnchorGrid,
+        metas: Sequence[Mapping[str, Any]],
+        *,
+        max_detections: int,
+        score_threshold: float,
+        path: str = 'one_to_one',
+        iou_threshold: float = 0.7,
+    ) -> list[Prediction]:
+        """Predictions with ``masks`` at the resolution of the original images, by one of ``paths``.
+
+        The anchor of a box gives its coefficients too; one with a coefficient that is not finite gives neither.
+
+        Args:
+            outputs: of the whole batch.
+            grid: of its input size.
+            metas: per image, as ``to_predictions`` wants them.
+            max_detections: rows kept per image.
+            score_threshold: detections below it are dropped.
+            path: ``'one_to_one'`` the one-to-one branch as it is, ``'nms'`` the one-to-many branch through NMS.
+            iou_threshold: of the boxes, for the NMS.
+
+        Returns:
+            One per image.
+        """
+        if path == 'nms':
+            logits_BAC, boxes_BA4 = outputs.o2m_logits_BAC, outputs.o2m_boxes_BA4
+            coefficients_BAK = outputs.o2m_coefficients_BAK
+        else:
+            logits_BAC, boxes_BA4 = outputs.o2o_logits_BAC, outputs.o2o_boxes_BA4
+            coefficients_BAK = outputs.o2o_coefficients_BAK
+        found = decode_by(
+            path,
+            logits_BAC,
+            without_broken(boxes_BA4, coefficients_BAK),
+            grid,
+            max_detections=max_detections,
+            score_threshold=score_threshold,
+            iou_threshold=iou_threshold,
+        )
+        predictions = []
+        for image, (placed, meta) in enumerate(zip(place_detections(found, metas), metas, strict=True)):
+            rows_N = placed.rows(found.anchors_BK.device)
+            placed.prediction['masks'] = decode_masks(
+                coefficients_BAK[image, found.anchors_BK[image, rows_N]],
+                outputs.prototypes_BKHW[image],
+                found.boxes_BK4[image, rows_N],
+                meta=meta,
+            )
+            predictions.append(placed.prediction)
+        return predictions
+
+
+class DeployedSegmentHead(nn.Module):
+    """The one-to-one branch and the prototypes of a ``SegmentHead``, whose modules these are.
+
+    Feature maps to (logits_BAC, distances_BA4, coefficients_BAK after tanh, prototypes_BKHW).
+    """
+
+    def __init__(self, head: SegmentHead) -> None:
+        super().__init__()
+        self.one_to_one = head.one_to_one
+        self.coefficients = head.o2o_coefficients
+        self.fusion = head.fusion
+        self.prototypes = head.prototypes
+
+    def forward(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Boxes and classes, coefficients, prototypes."""
+        coefficients_BAK = apply_stems(self.coefficients, features).tanh()
+        return *self.one_to_one(features), coefficients_BAK, self.prototypes(self.fusion(features))
