@@ -7,6 +7,13 @@ from numpy.typing import NDArray
 
 from lucid.structures.affine import Float32, Matrix, warp_points
 
+COCO_SIGMAS = (
+    *(0.026, 0.025, 0.025, 0.035, 0.035),  # nose, eyes, ears
+    *(0.079, 0.079, 0.072, 0.072, 0.062, 0.062),  # shoulders, elbows, wrists
+    *(0.107, 0.107, 0.087, 0.087, 0.089, 0.089),  # hips, knees, ankles
+)
+"""How far annotators disagree about each of COCO's 17 keypoints of a person, relative to the object's size."""
+
 
 def warp_keypoints(matrix: Matrix, keypoints_NK3: Float32) -> Float32:
     """Map keypoints; those that are not labelled stay at (0, 0)."""

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lucid.models.assigners.candidates import anchors_inside
+from lucid.models.assigners.candidates import anchors_inside, anchors_inside_rotated
 from lucid.models.assigners.ranking import take_largest
 from lucid.registry import TASK_UTILS
 from lucid.structures import AnchorGrid, Assignment, Targets
@@ -34,6 +34,8 @@ class TaskAlignedAssigner:
         beta: exponent of the IoU, a whole number: powers are then products, whose bits do not depend on M.
         small_side: pixels; a shorter side of a box is widened for the inside test.
         small_reference: pixels; what it is widened to.
+        rotated: candidates are the anchors inside the rotated boxes, ``targets.rboxes_BM5``; all else, the IoU above
+            all, goes by the upright boxes around them.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -50,6 +52,7 @@ class TaskAlignedAssigner:
         beta: float = 6.0,
         small_side: float = 8.0,
         small_reference: float = 16.0,
+        rotated: bool = False,
     ) -> None:
         if topk < 1:
             raise ValueError(f'topk={topk}: a box needs at least one anchor; use 10 (one-to-many) or 7 (one-to-one)')
@@ -70,6 +73,7 @@ class TaskAlignedAssigner:
         self.beta = int(beta)
         self.small_side = small_side
         self.small_reference = small_reference
+        self.rotated = rotated
 
     @torch.no_grad()
     def assign(self, logits_BAC: Tensor, boxes_BA4: Tensor, targets: Targets, grid: AnchorGrid) -> Assignment:
@@ -86,15 +90,16 @@ class TaskAlignedAssigner:
 
         Returns:
             New tensors; box coordinates and weights in the dtype of the computation.
+
+        Raises:
+            ValueError: rotated boxes are needed and the targets have none.
         """
         dtype = torch.promote_types(torch.promote_types(logits_BAC.dtype, boxes_BA4.dtype), torch.float32)
         truth_BM4 = targets.boxes_BM4.to(dtype)
         # A label of the padding may be no class at all; its box needs no care, because it has no candidates.
         labels_BM = torch.where(targets.valid_BM, targets.labels_BM, 0)
 
-        candidate_BMA = anchors_inside(
-            truth_BM4, targets.valid_BM, grid, small_side=self.small_side, small_reference=self.small_reference
-        )
+        candidate_BMA = self._candidates(targets, grid, dtype)
         overlap_BMA = pairwise_iou(truth_BM4, boxes_BA4.to(dtype))
         metric_BMA = _power(overlap_BMA, self.beta) * self._scores(logits_BAC.to(dtype), labels_BM)
 
@@ -127,6 +132,23 @@ class TaskAlignedAssigner:
             weight_BA=weight_BA,
             picks_BMP=picks_BMP,
             kept_BMP=kept_BMP,
+        )
+
+    def _candidates(self, targets: Targets, grid: AnchorGrid, dtype: torch.dtype) -> Tensor:
+        inside, boxes = (
+            (anchors_inside_rotated, targets.rboxes_BM5) if self.rotated else (anchors_inside, targets.boxes_BM4)
+        )
+        if boxes is None:
+            raise ValueError(
+                'the assigner has rotated=True and the targets have no rotated boxes; '
+                "give the data set targets=('boxes', 'rboxes')"
+            )
+        return inside(
+            boxes.to(dtype),
+            targets.valid_BM,
+            grid,
+            small_side=self.small_side,
+            small_reference=self.small_reference,
         )
 
     def _scores(self, logits_BAC: Tensor, labels_BM: Tensor) -> Tensor:
