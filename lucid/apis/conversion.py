@@ -95,7 +95,7 @@ def convert(
     check_word('on_bad', on_bad, POLICIES)
     check_word('missing_labels', missing_labels, MISSING_LABELS)
     root, folder = Path(source).expanduser(), Path(target).expanduser().resolve()
-    with _flags_as_remedies():
+    with flags_as_remedies():
         source_layout = source_layout or ('coco' if ann_file is not None else _layout(root, splits or SPLITS))
     check_word('source_layout', source_layout, LAYOUTS)
     if source_layout == layout:
@@ -113,7 +113,7 @@ def convert(
     names: tuple[str, ...] = ()
     for split in splits:
         found = Problems(on_bad)
-        with _flags_as_remedies():
+        with flags_as_remedies():
             content = read_folder(
                 root,
                 split,
@@ -151,7 +151,7 @@ def convert(
 
 
 @contextmanager
-def _flags_as_remedies() -> Iterator[None]:
+def flags_as_remedies() -> Iterator[None]:
     """Let what a reader refuses end with flags of the tool in the place of the data set's arguments."""
     try:
         yield
