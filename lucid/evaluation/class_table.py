@@ -39,7 +39,8 @@ def class_table(
     console.print(table)
     prefixes = dict.fromkeys(key[: -len('recall50')] for key in summary if key.endswith('recall50'))
     for prefix in prefixes:
-        figures = (f'{key} {_figure(summary[f"{prefix}{key}"])}' for key in ('mAP_s', 'mAP_m', 'mAP_l', 'recall50'))
+        keys = [key for key in ('mAP_s', 'mAP_m', 'mAP_l', 'recall50', 'IoU') if f'{prefix}{key}' in summary]
+        figures = (f'{key} {_figure(summary[f"{prefix}{key}"])}' for key in keys)
         console.print('   '.join([*([prefix.rstrip('/')] if prefix else []), *figures]))
     return '\n'.join(['', *(line.rstrip() for line in stream.getvalue().strip().splitlines())])
 

@@ -1,20 +1,24 @@
 """What a person wants to see of an evaluation: the best confidence, the confusion matrix and the worst images."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from lucid.evaluation.average_precision import RECALL_POINTS_R, AveragePrecision
 from lucid.evaluation.ground_truth import GroundTruth
+from lucid.evaluation.kinds import BOXES, Kind
 from lucid.evaluation.matching import (
     IGNORED,
     NONE,
+    OF_BOXES,
     ImageTruth,
     above,
     match_across_classes,
     match_by_class,
     truths_by_image,
 )
+from lucid.evaluation.overlaps import Objects, Overlap, overlap_of
 from lucid.evaluation.results import ImageResult
 from lucid.structures.evaluation import EvaluationReport, ImageErrors
 
@@ -31,6 +35,8 @@ def make_report(
     names: tuple[str, ...],
     num_worst: int = 8,
     confusion_rule: tuple[float, float] = (0.25, 0.5),
+    kind: Kind = BOXES,
+    sigmas: np.ndarray | None = None,
 ) -> EvaluationReport:
     """Everything that is drawn of one path.
 
@@ -41,14 +47,18 @@ def make_report(
         path: Which path they came by.
         names: Of the classes, by label.
         num_worst: Images listed at most.
-        confusion_rule: Lowest score of a detection in the confusion matrix, and lowest IoU of a match.
+        confusion_rule: Lowest score of a detection in the confusion matrix, and lowest overlap of a match.
+        kind: What is compared.
+        sigmas: (J,), of keypoints.
 
     Returns:
         Arrays of its own.
     """
-    truths = truths_by_image(images, truth)
-    matches = {image_id: match_by_class(found, truths[image_id]) for image_id, found in images.items()}
-    total = sum(len(objects.labels) for objects in truths.values())
+    overlap = overlap_of(kind, sigmas)
+    truths = truths_by_image(images, truth, kind)
+    matches = {image_id: match_by_class(found, truths[image_id], overlap=overlap) for image_id, found in images.items()}
+    total = sum(len(one.objects.labels) for one in truths.values())
+    score, iou = confusion_rule
     confidence, f1 = best_confidence(images, matches, total)
     return EvaluationReport(
         path=path,
@@ -59,9 +69,10 @@ def make_report(
         precision_KR=figures.precision50_KR,
         confidence=confidence,
         f1=f1,
-        confusion=confusion_matrix(images, truths, len(names), score=confusion_rule[0], iou=confusion_rule[1]),
+        confusion=confusion_matrix(images, truths, len(names), score=score, iou=iou, overlap=overlap),
         confusion_rule=confusion_rule,
         worst=worst_images(images, truths, matches, confidence=confidence, number=num_worst),
+        overlap=kind.overlap,
     )
 
 
@@ -100,6 +111,7 @@ def confusion_matrix(
     *,
     score: float = 0.25,
     iou: float = 0.5,
+    overlap: Overlap = OF_BOXES,
 ) -> np.ndarray:
     """Counts of what objects were taken for.
 
@@ -108,16 +120,18 @@ def confusion_matrix(
         truths: Objects by image id.
         num_classes: K.
         score: Lowest score of a detection that counts.
-        iou: Lowest IoU of a detection with the object that it was taken for.
+        iou: Lowest overlap of a detection with the object that it was taken for.
+        overlap: How they are compared.
 
     Returns:
         int64 (K + 1, K + 1): row the class of the object, column that of the detection. The last column are objects
-        that no detection lies on, the last row detections that lie on no object; detections on a crowd count nowhere.
+        that no detection lies on, the last row detections that lie on no object; detections on an ignored object count
+        nowhere.
     """
     counts = np.zeros((num_classes + 1, num_classes + 1), np.int64)
     for image_id, all_found in images.items():
-        found, objects = above(all_found, score), truths[image_id]
-        matched = match_across_classes(found, objects, iou_threshold=iou)
+        found, objects = above(all_found, score), truths[image_id].objects
+        matched = match_across_classes(found, truths[image_id], iou_threshold=iou, overlap=overlap)
         right = matched >= 0
         missed = np.setdiff1d(np.arange(len(objects.labels)), matched)
         np.add.at(counts, (objects.labels[matched[right]], found.labels[right]), 1)
@@ -151,11 +165,11 @@ def worst_images(
         # Better detections never depend on worse ones, so the matches of all hold for those taken.
         matched = matches[image_id][found.scores >= confidence]
         num_false = int((matched == NONE).sum())
-        errors[image_id] = len(truths[image_id].labels) - int((matched >= 0).sum()), num_false
+        errors[image_id] = len(truths[image_id].objects.labels) - int((matched >= 0).sum()), num_false
     ranked = sorted((key for key in errors if sum(errors[key])), key=lambda key: (-sum(errors[key]), key))
     worst = []
     for image_id in ranked[:number]:
-        shown, objects = above(images[image_id], confidence), truths[image_id]
+        shown, objects = above(images[image_id], confidence), truths[image_id].objects
         worst.append(
             ImageErrors(
                 image_id,
@@ -166,6 +180,14 @@ def worst_images(
                 boxes=shown.boxes,
                 scores=shown.scores,
                 labels=shown.labels,
+                truth_shapes=_shapes(objects),
+                shapes=_shapes(shown),
             )
         )
     return tuple(worst)
+
+
+def _shapes(rows: ImageResult | Objects) -> dict[str, Any]:
+    """What is drawn of detections or objects beside their boxes."""
+    shapes = {'masks': rows.masks, 'rboxes': rows.rboxes, 'keypoints': rows.keypoints}
+    return {key: values for key, values in shapes.items() if values is not None}

@@ -3,21 +3,25 @@
 Array axes: K classes, R recall points, N boxes of one image.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.floating]
 Ints = NDArray[np.integer]
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class ImageErrors(NamedTuple):
     """One image with its truth, and its detections at or above the confidence of the report.
 
-    num_missed:   boxes of the truth that no detection of their class found
-    num_false:    detections that found no box of their class, or one that a better detection had found
+    num_missed:   objects that no detection of their class found
+    num_false:    detections that found no object of their class, or one that a better detection had found
     truth_boxes:  (N, 4), boxes: (N, 4), xyxy, pixels of the original image
+    truth_shapes, shapes: what was compared, by ``masks``, ``rboxes`` or ``keypoints``; empty where it was boxes
     """
 
     image_id: int
@@ -29,6 +33,8 @@ class ImageErrors(NamedTuple):
     boxes: Floats
     scores: Floats
     labels: Ints
+    truth_shapes: Mapping[str, Any] = NOTHING
+    shapes: Mapping[str, Any] = NOTHING
 
 
 class EvaluationReport(NamedTuple):
@@ -38,11 +44,12 @@ class EvaluationReport(NamedTuple):
     classes:        names by label
     ap_K, ap50_K:   average precision of each class; NaN without truth
     recall_R:       recall points, 0..1
-    precision_KR:   interpolated precision at them, IoU 0.5; NaN without truth
-    confidence:     score with the best F1 of all classes together at IoU 0.5, and ``f1`` there
+    precision_KR:   interpolated precision at them, overlap 0.5; NaN without truth
+    confidence:     score with the best F1 of all classes together at overlap 0.5, and ``f1`` there
     confusion:      (K + 1, K + 1) counts: rows truth, columns detection, the last of both background
-    confusion_rule: lowest score and lowest IoU that the counts rest on
+    confusion_rule: lowest score and lowest overlap that the counts rest on
     worst:          images with the most errors at ``confidence``, worst first
+    overlap:        what the overlap of a detection with an object is called
     """
 
     path: str
@@ -56,3 +63,4 @@ class EvaluationReport(NamedTuple):
     confusion: Ints
     confusion_rule: tuple[float, float]
     worst: tuple[ImageErrors, ...]
+    overlap: str = 'IoU'

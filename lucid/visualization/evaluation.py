@@ -28,7 +28,7 @@ def ap_figure(reports: Sequence[EvaluationReport]) -> Figure:
 
 
 def precision_recall_figure(reports: Sequence[EvaluationReport]) -> Figure:
-    """A panel per path: precision over recall at IoU 0.5 of each class, and the mean over classes in black."""
+    """A panel per path: precision over recall at overlap 0.5 of each class, and the mean over classes in black."""
     figure = new_figure(6.5 * len(reports), 5)
     for axes, report in zip(figure.subplots(1, len(reports), squeeze=False)[0], reports, strict=True):
         known = [label for label, values in enumerate(report.ap50_K) if not np.isnan(values)]
@@ -45,7 +45,7 @@ def precision_recall_figure(reports: Sequence[EvaluationReport]) -> Figure:
             axes.legend(fontsize=8, title='AP50')
         title = f'{report.path}: best F1 {report.f1:.3f} at score {report.confidence:.3f}'
         axes.set_title(plain(title), fontsize=10)
-        axes.set(xlabel='recall', ylabel='precision, IoU 0.5', xlim=(0, 1), ylim=(0, 1.02))
+        axes.set(xlabel='recall', ylabel=f'precision, {report.overlap} 0.5', xlim=(0, 1), ylim=(0, 1.02))
         axes.grid(alpha=0.3)
     return figure
 
@@ -68,7 +68,8 @@ def confusion_figure(report: EvaluationReport, *, normalised: bool) -> Figure:
     axes.set_yticks(places, names, fontsize=size)
     axes.set(xlabel='detected as', ylabel='truth')
     score, iou = report.confusion_rule
-    title = f'{report.path}: score ≥ {score:g}, IoU ≥ {iou:g}, {"shares of a row" if normalised else "counts"}'
+    numbers = 'shares of a row' if normalised else 'counts'
+    title = f'{report.path}: score ≥ {score:g}, {report.overlap} ≥ {iou:g}, {numbers}'
     axes.set_title(plain(title), fontsize=10)
     if len(names) <= WRITTEN:
         for row, column in np.argwhere(counts > 0):

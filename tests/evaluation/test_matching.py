@@ -4,6 +4,7 @@ from faster_coco_eval import COCO
 from lucid.evaluation.ground_truth import GroundTruth
 from lucid.evaluation.matching import IGNORED, NONE, ImageTruth, above, match_across_classes, match_by_class
 from lucid.evaluation.matching import truths_by_image as by_image
+from lucid.evaluation.overlaps import Objects
 from lucid.evaluation.results import ImageResult
 
 
@@ -21,7 +22,7 @@ def truth(*rows, crowd=()):
             np.array([box for box, _ in part], np.float64).reshape(-1, 4),
             np.array([k for _, k in part], np.int64),
         ]
-    return ImageTruth(*arrays)
+    return ImageTruth(Objects(*arrays[:2]), Objects(*arrays[2:]))
 
 
 BOX, SHIFTED, FAR = (0, 0, 10, 10), (0, 0, 10, 8), (50, 50, 60, 60)
@@ -86,8 +87,9 @@ def test_objects_of_an_image_are_corners_by_label_and_crowds_stand_apart():
             for i, (image, category, box, crowd) in enumerate(rows, start=1)
         ],
     }
-    objects = by_image([5, 8], GroundTruth(COCO(content), ('bolt', 'nut'), (7, 90)))
-    assert objects.keys() == {5, 8}
-    assert (objects[5].boxes.tolist(), objects[5].labels.tolist()) == ([[1, 2, 4, 6]], [1])
-    assert (objects[5].crowd_boxes.tolist(), objects[5].crowd_labels.tolist()) == ([[0, 0, 9, 9]], [0])
-    assert objects[8].boxes.shape == (0, 4)
+    truths = by_image([5, 8], GroundTruth(COCO(content), ('bolt', 'nut'), (7, 90)))
+    assert truths.keys() == {5, 8}
+    objects, crowds = truths[5]
+    assert (objects.boxes.tolist(), objects.labels.tolist()) == ([[1, 2, 4, 6]], [1])
+    assert (crowds.boxes.tolist(), crowds.labels.tolist()) == ([[0, 0, 9, 9]], [0])
+    assert truths[8].objects.boxes.shape == (0, 4)

@@ -7,6 +7,7 @@ import torch
 from lucid.evaluation import CocoMetric
 from lucid.evaluation.matching import IGNORED, NONE, ImageTruth
 from lucid.evaluation.report import DEFAULT_CONFIDENCE, best_confidence, confusion_matrix, worst_images
+from lucid.evaluation.overlaps import Objects
 from lucid.evaluation.results import ImageResult
 
 A, B, C, FAR = (0, 0, 10, 10), (20, 0, 30, 10), (40, 0, 50, 10), (90, 90, 99, 99)
@@ -20,7 +21,8 @@ def result(*rows, image_id=1):
 
 def objects(*rows):
     boxes = np.array([box for box, _ in rows], np.float64).reshape(-1, 4)
-    return ImageTruth(boxes, np.array([k for _, k in rows], np.int64), np.zeros((0, 4)), np.zeros(0, np.int64))
+    found = Objects(boxes, np.array([k for _, k in rows], np.int64))
+    return ImageTruth(found, found.pick(np.zeros(0, np.int64)))
 
 
 def test_three_boxes_by_hand():

@@ -4,7 +4,8 @@ import numpy as np
 from faster_coco_eval import COCO
 
 from lucid.evaluation.ground_truth import GroundTruth
-from lucid.evaluation.results import ImageResult, result_rows, write_results
+from lucid.evaluation.result_file import write_results
+from lucid.evaluation.results import ImageResult, result_rows
 
 TRUTH = GroundTruth(COCO({'images': [], 'annotations': [], 'categories': []}), ('bolt', 'nut'), (7, 90))
 
