@@ -17,6 +17,7 @@ def main() -> int:
     parser.add_argument('config', type=Path, help='config file')
     parser.add_argument('--image-size', type=int, nargs='+', help="side, or height and width (default: the config's)")
     parser.add_argument('--num-classes', type=int, help="number of classes (default: the config's, else 80)")
+    parser.add_argument('--num-keypoints', type=int, help="number of keypoints (default: the config's, else 17)")
     parser.add_argument('--json', type=Path, metavar='FILE', help='write the numbers there too')
     add_cfg_options(parser)
     args = parser.parse_args()
@@ -25,7 +26,7 @@ def main() -> int:
     size = args.image_size and (args.image_size[0], args.image_size[-1])
     try:
         cfg = load_config(args.config, args.cfg_options)
-        cost = analyze(cfg, image_size=size, num_classes=args.num_classes)
+        cost = analyze(cfg, image_size=size, num_classes=args.num_classes, num_keypoints=args.num_keypoints)
         if args.json:
             args.json.parent.mkdir(parents=True, exist_ok=True)
             args.json.write_text(json.dumps(cost.to_json(), indent=2) + '\n')

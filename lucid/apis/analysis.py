@@ -11,14 +11,20 @@ import lucid.models  # noqa: F401  (registers the detector's parts)
 from lucid.apis.build import load_config
 from lucid.apis.validate import ConfigError
 from lucid.models.analysis import NetworkCost, analyze_network
+from lucid.models.detectors.parts import takes_keypoints
 from lucid.registry import MODELS
 
 COCO_CLASSES = 80
+COCO_KEYPOINTS = 17
 DEFAULT_SIDE = 640
 
 
 def analyze(
-    config: str | Path | Config, *, image_size: int | Sequence[int] | None = None, num_classes: int | None = None
+    config: str | Path | Config,
+    *,
+    image_size: int | Sequence[int] | None = None,
+    num_classes: int | None = None,
+    num_keypoints: int | None = None,
 ) -> NetworkCost:
     """What the network of a config costs for one image; needs neither data nor a device.
 
@@ -26,6 +32,7 @@ def analyze(
         config: a config file, or a loaded config, which stays unchanged.
         image_size: side, or height and width, of the input; default the config's ``image_size``, else 640.
         num_classes: default the config's ``model.num_classes``, else 80 (COCO), since the data is not read.
+        num_keypoints: of a head that predicts keypoints, default the config's ``model.num_keypoints``, else 17 (COCO).
 
     Returns:
         Layer by layer and in all.
@@ -40,6 +47,11 @@ def analyze(
     height, width = (size, size) if isinstance(size, int) else size
     model = dict(cfg.model)
     model['num_classes'] = model.get('num_classes') or COCO_CLASSES if num_classes is None else num_classes
+    head = {'type': 'DetectHead', **(model.get('head') or {})}
+    if num_keypoints is not None:
+        model['num_keypoints'] = num_keypoints
+    elif takes_keypoints(head) and head.get('num_keypoints') is None:
+        model['num_keypoints'] = model.get('num_keypoints') or COCO_KEYPOINTS
     detector = MODELS.build(model)
     divisor = max(detector.strides)
     if min(height, width) < divisor or height % divisor or width % divisor:

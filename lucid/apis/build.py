@@ -11,7 +11,14 @@ from mmengine.registry import init_default_scope
 from torch.utils.data import Dataset
 
 from lucid.apis.batch import settle_batch
-from lucid.apis.data import build_dataloader, build_dataset, build_metric, check_agreement, settle_classes
+from lucid.apis.data import (
+    build_dataloader,
+    build_dataset,
+    build_metric,
+    check_agreement,
+    settle_classes,
+    settle_keypoints,
+)
 from lucid.apis.options import apply_options
 from lucid.apis.remarks import log_remarks, log_start
 from lucid.apis.signatures import nearest, signature_of
@@ -128,8 +135,9 @@ def _fill_dataset(dataset: dict[str, Any], defaults: Mapping[str, Any]) -> None:
 def build_runner(cfg: Config, *, mode: Literal['train', 'test'], resume: Path | None = None) -> Runner:
     """Build data sets, loaders and runner of a completed config; nothing runs yet.
 
-    ``model.num_classes`` and the metrics' annotation file are taken from the data where the config states none. The
-    runner's ``cfg`` is the resolved config, which it writes into the work directory as ``config.py``.
+    ``model.num_classes``, ``model.num_keypoints`` where its head predicts some, and the metrics' annotation file are
+    taken from the data where the config states none. The runner's ``cfg`` is the resolved config, which it writes into
+    the work directory as ``config.py``.
 
     Args:
         cfg: What ``complete`` returned; not changed.
@@ -153,7 +161,7 @@ def build_runner(cfg: Config, *, mode: Literal['train', 'test'], resume: Path | 
         _require(cfg, 'train_dataloader', 'train_cfg', 'optim_wrapper')
         settle_batch(cfg)
         train = build_dataset(cfg.train_dataloader.dataset, loader='train_dataloader')
-        classes = settle_classes(cfg, train)
+        classes, keypoints = settle_classes(cfg, train), settle_keypoints(cfg, train)
         parts = {
             'train_dataloader': build_dataloader(cfg.train_dataloader, dataset=train, seed=seed),
             'train_cfg': cfg.train_cfg,
@@ -163,13 +171,14 @@ def build_runner(cfg: Config, *, mode: Literal['train', 'test'], resume: Path | 
         }
         if cfg.get('val_dataloader') is not None:
             dataset = build_dataset(cfg.val_dataloader.dataset, loader='val_dataloader')
-            check_agreement(train, dataset, classes)
+            check_agreement(train, dataset, classes, keypoints=keypoints)
             parts |= _evaluation(cfg, dataset, name='val', source='val', seed=seed)
     else:
         source = 'test' if cfg.get('test_dataloader') is not None else 'val'
         _require(cfg, f'{source}_dataloader')
         dataset = build_dataset(cfg[f'{source}_dataloader'].dataset, loader=f'{source}_dataloader')
         settle_classes(cfg, dataset)
+        settle_keypoints(cfg, dataset)
         parts = _evaluation(cfg, dataset, name='test', source=source, seed=seed)
     try:
         runner = _runner(cfg, parts, mode=mode, resume=resume)

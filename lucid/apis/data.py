@@ -1,4 +1,4 @@
-"""Data sets and loaders of a config, and the classes that come from them."""
+"""Data sets and loaders of a config, and the classes and keypoints that come from them."""
 
 import os
 import signal
@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from lucid.apis.signatures import signature_of
 from lucid.apis.validate import ConfigError
 from lucid.datasets import DataError
+from lucid.models.detectors.parts import takes_keypoints
 from lucid.registry import DATA_SAMPLERS, DATASETS, FUNCTIONS, METRICS, MODELS
 
 
@@ -151,8 +152,54 @@ def settle_classes(cfg: Config, dataset: Dataset) -> tuple[str, ...]:
     return classes
 
 
-def check_agreement(train: Dataset, other: Dataset, classes: tuple[str, ...]) -> None:
-    """Refuse data sets that number their classes differently: label 3 must mean the same in both."""
+def settle_keypoints(cfg: Config, dataset: Dataset) -> tuple[str, ...]:
+    """Write the data set's number of keypoints into ``cfg.model`` where its head predicts keypoints.
+
+    Args:
+        cfg: Changed in place.
+        dataset: Of which the names are.
+
+    Returns:
+        The names; none where the head predicts no keypoints, or the data set names none.
+
+    Raises:
+        ConfigError: A stated number disagrees, or none is stated and the data set names none.
+    """
+    model = cfg.model
+    takes = 'num_keypoints' in signature_of(MODELS.get(model['type'])).names
+    if not takes or not takes_keypoints({'type': 'DetectHead', **(model.get('head') or {})}):
+        return ()
+    names, stated = keypoint_names(dataset), model.get('num_keypoints')
+    if not names and stated is None:
+        raise ConfigError(
+            f'{cfg.filename}: the head predicts keypoints, but {_source(dataset)} names none; give data whose '
+            "categories name keypoints, and add 'keypoints' to the targets of the data set"
+        )
+    if names and stated not in (None, len(names)):
+        raise ConfigError(
+            f'{cfg.filename}: model.num_keypoints is {stated}, but {_source(dataset)} has {len(names)} keypoints '
+            f'({", ".join(names[:8])}{", ..." if len(names) > 8 else ""}); remove model.num_keypoints'
+        )
+    if names:
+        model['num_keypoints'] = len(names)
+    return names
+
+
+def keypoint_names(dataset: Dataset) -> tuple[str, ...]:
+    """Names of a data set's keypoints, loaded or not; empty where it has none."""
+    loaded = getattr(dataset, 'metainfo', {}).get('keypoint_names')
+    return tuple(loaded or getattr(dataset, 'keypoint_names', None) or ())
+
+
+def check_agreement(
+    train: Dataset, other: Dataset, classes: tuple[str, ...], *, keypoints: tuple[str, ...] = ()
+) -> None:
+    """Refuse data sets that number classes, or keypoints, differently: label 3 must mean the same in both."""
+    if keypoints and (found := keypoint_names(other) or keypoints) != keypoints:
+        raise ConfigError(
+            f'{_source(train)} and {_source(other)} name their keypoints differently: {list(keypoints)} and '
+            f'{list(found)}; give both files the same, in the same order'
+        )
     theirs = tuple(getattr(other, 'classes', classes))
     ids, their_ids = (tuple(getattr(data, 'category_ids', ())) for data in (train, other))
     if theirs == classes and (ids == their_ids or not their_ids):

@@ -19,6 +19,8 @@ from lucid.registry import MODELS, SCOPE
 from lucid.structures.detections import Prediction
 
 Image = str | Path | np.ndarray
+ROWS = ('boxes', 'scores', 'labels', 'masks', 'rboxes', 'keypoints')
+"""What a prediction has a row of per detection."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,14 @@ class TrainedDetector:
     model:    in evaluation mode, on ``device``
     classes:  names by label
     pipeline: the transforms of validation, which fit an image to the network input
+    keypoint_names: of each object's keypoints, in order; empty where the detector predicts none
     """
 
     model: BaseModel
     classes: tuple[str, ...]
     pipeline: tuple[Transform, ...]
     device: torch.device
+    keypoint_names: tuple[str, ...] = ()
 
 
 def init_detector(
@@ -78,6 +82,12 @@ def init_detector(
             f'{source} builds {model_cfg["num_classes"]} classes, {checkpoint} names {len(classes)}; '
             'use the config that it was trained with'
         )
+    keypoints = tuple(content.get('keypoint_names') or ())
+    if keypoints and model_cfg.setdefault('num_keypoints', len(keypoints)) != len(keypoints):
+        raise ValueError(
+            f'{source} builds {model_cfg["num_keypoints"]} keypoints, {checkpoint} names {len(keypoints)}; '
+            'use the config that it was trained with'
+        )
     model = MODELS.build(model_cfg)
     known = getattr(model, 'known_paths', ('one_to_one',))
     if path not in known:
@@ -85,7 +95,7 @@ def init_detector(
     if hasattr(model, 'paths'):
         model.paths = (path,)
     load_weights(model, content, weights)
-    return TrainedDetector(model.to(place).eval(), classes, _pipeline(cfg, str(source)), place)
+    return TrainedDetector(model.to(place).eval(), classes, _pipeline(cfg, str(source)), place, keypoints)
 
 
 def inference_detector(
@@ -105,7 +115,8 @@ def inference_detector(
 
     Returns:
         One prediction per image, in order, always as a list: ``boxes`` float32 (K, 4) xyxy in pixels of the image as it
-        was given, ``scores``, ``labels``; tensors on the CPU. ``image_id`` is the position, ``file`` the path, if any.
+        was given, ``scores``, ``labels``, and ``masks``, ``rboxes`` or ``keypoints`` where the detector predicts them;
+        tensors on the CPU. ``image_id`` is the position, ``file`` the path, if any.
 
     Raises:
         ImageError: A ValueError: a file is missing, truncated or no image; it is named.
@@ -155,13 +166,10 @@ def _sample(image: Image, position: int) -> Sample:
 
 
 def _above(prediction: Prediction, threshold: float) -> Prediction:
-    kept = prediction['scores'] >= threshold
-    return {
-        **prediction,
-        'boxes': prediction['boxes'][kept],
-        'scores': prediction['scores'][kept],
-        'labels': prediction['labels'][kept],
-    }
+    # Scores fall, so that what stays comes first; of masks there is a list.
+    count = int((prediction['scores'] >= threshold).sum())
+    rows = {name: prediction[name][:count] for name in ROWS if name in prediction}  # type: ignore[literal-required]
+    return {**prediction, **rows}  # type: ignore[typeddict-item]
 
 
 def _pipeline(cfg: Mapping[str, Any], source: str) -> tuple[Transform, ...]:

@@ -6,6 +6,7 @@ from typing import Any
 from mmengine.config import Config
 
 from lucid.apis.build import build_runner, complete
+from lucid.apis.data import keypoint_names
 from lucid.apis.outputs import file_problem, folder_problem
 from lucid.apis.processes import joined
 from lucid.apis.signatures import signature_of
@@ -66,6 +67,12 @@ def test(
         if ours != theirs:
             raise CheckpointError(
                 f'{checkpoint} knows the classes {theirs}, the data has {ours}; test on data with the same classes'
+            )
+        points, their_points = keypoint_names(runner._test_dataloader.dataset), tuple(content.get('keypoint_names', ()))
+        if points and their_points and points != their_points:
+            raise CheckpointError(
+                f'{checkpoint} knows the keypoints {list(their_points)}, the data has {list(points)}; test on data '
+                'with the same keypoints'
             )
         files.load_weights(unwrapped(runner.model), content, weights)
         try:

@@ -105,6 +105,10 @@ def check_resumable(checkpoint: dict[str, Any], runner: Runner, *, path: Path | 
     loader = runner._train_dataloader
     pairs = {
         'classes': (list(checkpoint.get('classes', ())), list(getattr(loader.dataset, 'classes', ()))),
+        'keypoint_names': (
+            list(checkpoint.get('keypoint_names', ())),
+            list(getattr(loader.dataset, 'metainfo', {}).get('keypoint_names', ())),
+        ),
         'randomness.seed': (meta.get('seed'), runner.seed),
         'batches per epoch': (meta.get('batches_per_epoch'), len(loader)),
     }

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 import lucid.engine  # noqa: F401  (registers hooks, wrappers and optimizers)
 from lucid.apis.build import complete
-from lucid.apis.data import build_dataloader, build_dataset, settle_classes
+from lucid.apis.data import build_dataloader, build_dataset, settle_classes, settle_keypoints
 from lucid.apis.region_names import make_regions
 from lucid.apis.validate import ConfigError
 from lucid.capture import (
@@ -68,6 +68,7 @@ class TrainingPair:
                 raise ConfigError(f'{cfg.filename}: there is no {name}, which a comparison needs; add it')
         dataset = build_dataset(self.cfg.train_dataloader.dataset)
         settle_classes(self.cfg, dataset)
+        settle_keypoints(self.cfg, dataset)
         options = {**self.cfg.train_dataloader, 'persistent_workers': False}  # each run starts with the first epoch
         self.loader = build_dataloader(options, dataset=dataset, seed=self.cfg.randomness.seed)
         self.region = region

@@ -25,6 +25,8 @@ from lucid.apis.slots import (
     TOP_SLOTS,
     Slot,
 )
+from lucid.models.detectors.parts import default_loss
+from lucid.registry import HEADS
 
 Path = tuple[str, ...]
 
@@ -126,16 +128,18 @@ class _Walk:
         for key, value in node.items():
             if key == 'type':
                 continue
-            self._inner(key, value, (*path, key))
+            self._inner(key, value, (*path, key), owner=node)
             hint = signature.hints.get(key)
             if hint is not None and not matches(value, hint):
                 self.problems.append(f'{_dotted((*path, key))} is {value!r}; {name} takes {describe(hint)}')
             else:
                 self._number(key, value, (*path, key))
 
-    def _inner(self, key: str, value: Any, path: Path) -> None:
-        """Check what a parameter holds, if that is something to be built or has known keys."""
+    def _inner(self, key: str, value: Any, path: Path, *, owner: Mapping[str, Any]) -> None:
+        """Check what a parameter of ``owner`` holds, if that is something to be built or has known keys."""
         slot = INNER_SLOTS.get(key) or (INNER_SLOTS['assigner'] if key.endswith('assigner') else None)
+        if key == 'loss':
+            slot = _loss_slot(owner.get('head'))
         if _dotted(path) in MAPPINGS:
             self._mapping(value, path)
         elif slot is not None and isinstance(value, dict | list | tuple):
@@ -145,7 +149,7 @@ class _Walk:
         elif isinstance(value, list | tuple):
             for i, item in enumerate(value):
                 if isinstance(item, dict):
-                    self._inner(key, item, (*path, str(i)))
+                    self._inner(key, item, (*path, str(i)), owner=owner)
 
     def _dataloader(self, node: Any, path: Path) -> None:
         if not self._is_dict(node, path):
@@ -193,6 +197,13 @@ class _Walk:
             return True
         self.problems.append(f'{_dotted(path)} is {value!r}; use dict(...)')
         return False
+
+
+def _loss_slot(head: Any) -> Slot:
+    """The slot of a loss, whose type is that of the head's task where a config states none."""
+    kind = head.get('type') if isinstance(head, Mapping) else None
+    target = _find(HEADS, kind) if isinstance(kind, str) else None
+    return INNER_SLOTS['loss']._replace(default=default_loss(getattr(target, 'task', None)))
 
 
 def _dotted(path: Path) -> str:

@@ -42,7 +42,11 @@ def count_layers(network: nn.Module, height_width: tuple[int, int]) -> list[Laye
 
     Runs a copy on torch's ``meta`` device: no memory for activations, no arithmetic, ``network`` stays untouched.
     """
-    shadow = copy.deepcopy(network).to('meta').eval()
+    # In training mode, for what runs in training alone; but norms of one value would refuse that.
+    shadow = copy.deepcopy(network).to('meta').train()
+    for module in shadow.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
     inside_units = {id(unit.conv) for unit in shadow.modules() if isinstance(unit, ConvUnit)}
     rows: list[LayerCost] = []
 

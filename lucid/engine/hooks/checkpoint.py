@@ -231,6 +231,7 @@ class CheckpointHook(Hook):
         content: dict[str, Any] = {
             'meta': meta,
             'classes': list(getattr(dataset, 'classes', ())),
+            'keypoint_names': list(getattr(dataset, 'metainfo', {}).get('keypoint_names', ())),
             'state_dict': unwrapped(runner.model).state_dict(),
             'optimizer': runner.optim_wrapper.state_dict(),
             'param_schedulers': [scheduler.state_dict() for scheduler in runner.param_schedulers or ()],

@@ -95,8 +95,9 @@ def test_the_newest_epoch_files_are_kept(line_runner: Toy, tmp_path: Path, keep:
 def test_it_holds_what_a_resumed_run_needs_as_plain_values(line_runner: Toy, tmp_path: Path) -> None:
     trained(line_runner, CheckpointHook(save_best=None))
     content = files.load(tmp_path / 'last.pth')
-    assert content.keys() == {*('meta', 'classes', 'state_dict', 'optimizer', 'param_schedulers', 'message_hub', 'rng')}
-    assert content['classes'] == ['a', 'b']
+    names = ('classes', 'keypoint_names')
+    assert content.keys() == {'meta', *names, 'state_dict', 'optimizer', 'param_schedulers', 'message_hub', 'rng'}
+    assert (content['classes'], content['keypoint_names']) == (['a', 'b'], [])
     assert content['meta']['environment']['torch'].startswith(torch.__version__.split('+')[0])
 
 
