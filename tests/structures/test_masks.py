@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lucid.structures.masks import fill_rings, mask_envelope, mask_rings
+from lucid.structures.masks import fill_objects, fill_rings, mask_envelope, mask_rings
 from lucid.structures.polygons import contains, ring_area
 
 
@@ -48,6 +48,34 @@ def test_what_is_outside_of_the_mask_is_cut_off():
     assert not fill_rings([ring((10, 10), (20, 10), (20, 20))], (5, 5)).any()
     assert not fill_rings([], (5, 5)).any()
     assert fill_rings([ring((-9, -9), (99, -9), (99, 99), (-9, 99))], (5, 5)).all()
+
+
+def test_many_objects_are_filled_as_each_of_them_alone():
+    rng = np.random.default_rng(0)
+    y, x = np.mgrid[:24, :32] + 0.5
+    points = np.column_stack([x.ravel(), y.ravel()])
+    objects = [
+        [rng.uniform(-20, 50, (int(size), 2)).astype(np.float32) for size in rng.integers(3, 9, int(number))]
+        for number in rng.integers(0, 4, 30)
+    ]
+    masks = fill_objects(objects, (24, 32))
+    assert masks.shape == (30, 24, 32)
+    assert min(map(len, objects)) == 0
+    for mask, rings in zip(masks, objects, strict=True):
+        inside = [contains(outline, points) for outline in rings]
+        np.testing.assert_array_equal(mask.ravel(), np.any(inside, axis=0) if inside else np.zeros(mask.size, bool))
+    # Control: one ring in another's place is noticed.
+    objects[3], objects[4] = objects[4], objects[3]
+    assert (fill_objects(objects, (24, 32)) != masks).any()
+    assert fill_objects([], (3, 4)).shape == (0, 3, 4)
+
+
+def test_an_object_that_touches_no_centre_leaves_those_behind_it_alone():
+    thin, outside = ring((1.6, 0), (1.9, 0), (1.9, 3), (1.6, 3)), ring((9, 9), (9, 12), (12, 12))
+    flat, square = ring((0, 1.7), (3, 1.7), (1, 1.7)), ring((1, 0), (3, 0), (3, 2), (1, 2))
+    masks = fill_objects([[thin], [outside], [flat], [square]], (3, 4))
+    assert masks[:3].sum() == 0
+    np.testing.assert_array_equal(masks[3], drawn('.##.', '.##.', '....'))
 
 
 def test_the_envelope_of_a_mask_is_in_whole_pixels():
