@@ -8,10 +8,12 @@ from pathlib import Path
 from lucid.apis import ConfigError
 from lucid.apis.check_data import check_data
 from lucid.apis.options import add_cfg_options
+from lucid.datasets.content import KINDS
 
 EXAMPLES = """examples:
   tools/check_data.py path/to/folder
   tools/check_data.py configs/yolo/detect_n_folder.py --cfg-options data_root=path/to/folder
+  tools/check_data.py path/to/dota --targets boxes rboxes
   tools/check_data.py configs/yolo/detect_n_bccd.py --out found --json report.json --strict
 
 exit status: 0 clean, 1 problems (with --strict also notes), 2 could not check
@@ -35,6 +37,12 @@ def main() -> int:
         '--image-size', type=int, nargs='+', help="side, or height and width (default: the config's, else 640)"
     )
     parser.add_argument(
+        '--targets',
+        nargs='+',
+        choices=sorted({kind for kinds in KINDS.values() for kind in kinds}),
+        help='kinds to read of a folder (default: boxes); a config states its own',
+    )
+    parser.add_argument(
         '--samples',
         type=int,
         default=16,
@@ -52,6 +60,7 @@ def main() -> int:
             args.out,
             json_file=args.json,
             image_size=args.image_size and (args.image_size[0], args.image_size[-1]),
+            targets=args.targets,
             options=args.cfg_options,
             samples=args.samples,
         )

@@ -17,6 +17,7 @@ from lucid.apis.data import build_dataset, check_agreement
 from lucid.apis.validate import ConfigError
 from lucid.datasets.detection import DetectionDataset
 from lucid.datasets.fingerprints import Fingerprint, duplicates, fingerprints
+from lucid.datasets.kind_statistics import kind_statistics
 from lucid.datasets.oddities import find_oddities, unlisted_images
 from lucid.datasets.problems import DataError, Problem
 from lucid.datasets.statistics import SplitContent, split_statistics
@@ -40,6 +41,7 @@ def check_data(
     *,
     json_file: str | Path | None = None,
     image_size: int | Sequence[int] | None = None,
+    targets: Sequence[str] | None = None,
     options: Mapping[str, Any] | None = None,
     samples: int = 16,
     console: Console | None = None,
@@ -54,6 +56,7 @@ def check_data(
             ``work_dirs/check_data/NAME``.
         json_file: Where to write the report too.
         image_size: Side, or height and width, of the network input; None takes the config's, else 640.
+        targets: Kinds to read of a folder, such as masks; None reads its boxes. A config states its own.
         options: What ``--cfg-options`` gives.
         samples: Most images on a sheet; 0 draws no pictures.
         console: Where tables and progress go; None is the standard output.
@@ -66,7 +69,7 @@ def check_data(
     """
     console = console or Console()
     init_default_scope(SCOPE)
-    sources = find_sources(target, image_size=image_size, options=options)
+    sources = find_sources(target, image_size=image_size, targets=targets, options=options)
     out = Path('work_dirs', 'check_data', sources.name) if out is None else Path(out).expanduser()
     json_file = None if json_file is None else Path(json_file).expanduser()
     check_outputs(sources, out, json_file)
@@ -170,6 +173,8 @@ def _check(
         notes,
         content,
         statistics,
+        kind_statistics([truths[index] for index in usable], dataset.keypoint_names),
+        lambda row: dataset.read(usable[row]),
     )
 
 

@@ -57,7 +57,7 @@ def _pictures(check: DataCheck, split: SplitCheck | None, samples: int) -> list[
     pictures = []
     if split.content is not None and split.statistics is not None and len(split.content.files_I):
         pictures.append((f'boxes_{split.name}', to_image(_boxes(check, split, split.content))))
-        pictures.append((f'samples_{split.name}', _samples(split.content, samples)))
+        pictures.append((f'samples_{split.name}', _samples(split, split.content, samples)))
     for kind, found in kinds(split.problems).items():
         if any(problem.image >= 0 for problem in found):
             pictures.append((f'problems_{split.name}_{kind}', _sheet(found, split.files, samples)))
@@ -94,23 +94,16 @@ def _boxes(check: DataCheck, split: SplitCheck, content: SplitContent) -> Figure
     )
 
 
-def _samples(content: SplitContent, samples: int) -> np.ndarray:
-    """Images at even distances, so that a second check shows the same."""
+def _samples(split: SplitCheck, content: SplitContent, samples: int) -> np.ndarray:
+    """Images at even distances, so that a second check shows the same, with all targets that were loaded."""
+    assert split.read is not None, 'a split with content can be read'
     number = len(content.files_I)
     shown = np.unique(np.linspace(0, number - 1, min(samples, number)).round().astype(int)).tolist()
-    targets = content.targets()
-    images, truths, captions = [], [], []
-    for index in shown:
-        rows = targets.images_N == index
-        images.append(read_image(content.files_I[index], size=_size(content, index)))
-        truths.append({'boxes': targets.boxes_N4[rows], 'labels': targets.labels_N[rows]})
-        captions.append(f'{Path(content.files_I[index]).name} ({rows.sum()})')
-    return DetectionPainter().draw_batch(images, truths, captions, content.classes)
-
-
-def _size(content: SplitContent, index: int) -> tuple[int, int]:
-    height, width = content.sizes_I2[index].tolist()
-    return height, width
+    read = [split.read(index) for index in shown]
+    captions = [f'{Path(sample.file).name} ({len(sample.labels)})' for sample in read]
+    return DetectionPainter().draw_batch(
+        [sample.image for sample in read], [vars(sample) for sample in read], captions, content.classes
+    )
 
 
 def _sheet(problems: Sequence[Problem], files: Sequence[str], samples: int) -> np.ndarray:

@@ -52,7 +52,11 @@ class Sources(NamedTuple):
 
 
 def find_sources(
-    target: str | Path, *, image_size: int | Sequence[int] | None = None, options: Mapping[str, Any] | None = None
+    target: str | Path,
+    *,
+    image_size: int | Sequence[int] | None = None,
+    targets: Sequence[str] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Sources:
     """The data sets of a config's train, val and test loaders, or those of a folder.
 
@@ -60,6 +64,7 @@ def find_sources(
         target: A config file, or the folder or ``data.yaml`` of a data set, which is taken as
             ``configs/yolo/detect_n_folder.py`` takes it.
         image_size: Side, or height and width, of the network input; None takes the config's, else 640.
+        targets: Kinds to read; for a folder only.
         options: What ``--cfg-options`` gives; for a config only.
 
     Returns:
@@ -74,10 +79,14 @@ def find_sources(
         if options:
             raise ConfigError(f'{target} is no config, so it has no options; give a config file, or no --cfg-options')
         size = DEFAULT_SIDE if image_size is None else image_size
-        given = {'type': FOLDER_DATASET, 'data_root': str(path), 'image_size': size, 'on_bad': REPORT}
+        given: dict[str, Any] = {'type': FOLDER_DATASET, 'data_root': str(path), 'image_size': size, 'on_bad': REPORT}
+        if targets is not None:
+            given['targets'] = [*targets]
         splits = [Source(split, {**given, 'split': split}, 'error', split == 'test') for split in SPLITS]
         folder = path if path.is_dir() else path.parent
         return Sources(folder.resolve().name or 'data', splits, capacity)
+    if targets is not None:
+        raise ConfigError(f'{target} is a config, which states targets of its own; leave out --targets')
     cfg = complete(load_config(path, options))
     splits = []
     for split in SPLITS:

@@ -7,6 +7,7 @@ from rich.table import Table
 
 from lucid.apis.check_data_report import NAME
 from lucid.apis.check_data_types import DataCheck, SplitCheck, kinds
+from lucid.datasets.kind_statistics import KindStatistics
 from lucid.datasets.problems import POLICIES, Problem
 from lucid.datasets.statistics import TINY, SplitStatistics
 
@@ -29,6 +30,8 @@ def print_check(check: DataCheck, console: Console) -> None:
         for split in measured:
             if split.statistics is not None:
                 _print_table(_classes(split.name, split.statistics), console)
+            if split.kinds is not None and split.kinds.keypoints is not None:
+                _print_table(_keypoints(split.name, split.kinds), console)
     if check.num_notes:
         _print_table(_notes(check), console)
         for split in check.splits:
@@ -47,10 +50,12 @@ def print_check(check: DataCheck, console: Console) -> None:
 
 
 def _figures(splits: Sequence[SplitCheck], capacity: Sequence[int]) -> Table:
-    columns = [_column(split.statistics, capacity) for split in splits if split.statistics is not None]
+    columns = [
+        _column(split.statistics, capacity) | _kinds(split.kinds) for split in splits if split.statistics is not None
+    ]
     table = Table('usable data', *(split.name for split in splits))
-    for name in columns[0]:
-        table.add_row(name, *(column[name] for column in columns))
+    for name in dict.fromkeys(name for column in columns for name in column):
+        table.add_row(name, *(column.get(name, '-') for column in columns))
     return table
 
 
@@ -79,6 +84,34 @@ def _column(figures: SplitStatistics, capacity: Sequence[int]) -> dict[str, str]
         'width/height 1, 50, 99 %': _spread(figures.aspect_ratio, (1, 50, 99)),
         '* in the input of': f'{width}x{height}',
     }
+
+
+def _kinds(figures: KindStatistics | None) -> dict[str, str]:
+    """What is known beside boxes."""
+    rows: dict[str, str] = {}
+    if figures is None:
+        return rows
+    if figures.difficult:
+        rows['difficult'] = str(figures.difficult)
+    if figures.outlined is not None:
+        rows['with an outline, rings'] = f'{figures.outlined}, {figures.rings}'
+    if figures.side_ratio is not None and figures.degrees is not None:
+        rows['rotated: long/short 1, 50, 99 %'] = _spread(figures.side_ratio, (1, 50, 99))
+        rows['rotated: degrees 1, 50, 99 %'] = _spread(figures.degrees, (1, 50, 99))
+    if figures.with_points is not None:
+        rows['with keypoints'] = str(figures.with_points)
+    return rows
+
+
+def _keypoints(split: str, figures: KindStatistics) -> Table:
+    table = Table()
+    table.add_column(f'keypoint in {split}', overflow='fold')
+    for title in ('labelled', '%', 'visible', 'outside'):
+        table.add_column(title, justify='right', no_wrap=True)
+    for one in figures.keypoints or ():
+        share = f'{100 * one.labelled / max(figures.objects, 1):.1f}'
+        table.add_row(_shown(one.name), str(one.labelled), share, str(one.visible), str(one.outside))
+    return table
 
 
 def _spread(percentiles: dict[int, float], percents: Sequence[int]) -> str:

@@ -1,11 +1,13 @@
 """What a check of a data set found, and what each policy would do about it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lucid.datasets.fingerprints import Duplicate
+from lucid.datasets.kind_statistics import KindStatistics
 from lucid.datasets.problems import POLICIES, Problem
+from lucid.datasets.sample import Sample
 from lucid.datasets.statistics import SplitContent, SplitStatistics
 
 ALWAYS_REFUSED = ('unreadable_split', 'unusable_split')
@@ -48,6 +50,8 @@ class SplitCheck(NamedTuple):
     notes:      what training takes as it is; ``image`` is a row of ``content.files_I``
     content:    of the images without a problem of their own; None where there is none
     statistics: of ``content``
+    kinds:      what it holds beside boxes
+    read:       gives a row of ``content.files_I`` with all targets that were loaded
     """
 
     name: str
@@ -59,6 +63,8 @@ class SplitCheck(NamedTuple):
     notes: list[Problem]
     content: SplitContent | None
     statistics: SplitStatistics | None
+    kinds: KindStatistics | None = None
+    read: Callable[[int], Sample] | None = None
 
     def effect(self, policy: str, kind: str | None = None) -> Effect:
         """What a policy does about the problems of one kind, or about all."""
@@ -139,6 +145,7 @@ def _split_json(split: SplitCheck) -> dict[str, Any]:
         'problems': [_problem_json(problem, split.files) for problem in split.problems],
         'notes': [_problem_json(note, split.content.files_I if split.content else []) for note in split.notes],
         'statistics': split.statistics.to_json() if split.statistics else None,
+        'kinds': split.kinds.to_json() if split.kinds else None,
     }
 
 

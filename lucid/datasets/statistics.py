@@ -172,9 +172,9 @@ def split_statistics(
             for label, name in enumerate(content.classes)
         ],
         tiny=int((sides_N2 < TINY).any(axis=1).sum()),
-        box_side=_percentiles(np.sqrt(areas_N)),
-        aspect_ratio=_percentiles(file_sides_N2[:, 0] / file_sides_N2[:, 1]),
-        boxes_per_image=_percentiles(per_image_I),
+        box_side=percentiles(np.sqrt(areas_N)),
+        aspect_ratio=percentiles(file_sides_N2[:, 0] / file_sides_N2[:, 1]),
+        boxes_per_image=percentiles(per_image_I),
         images_per_capacity={capacity: int((needed_I == step).sum()) for step, capacity in enumerate([*steps, -1])},
         image_sizes={
             (width, height): number
@@ -187,8 +187,8 @@ def _counts(values: NDArray[np.int64], length: int) -> NDArray[np.int64]:
     return np.bincount(values, minlength=length)
 
 
-def _percentiles(values: NDArray[Any]) -> dict[int, float]:
-    """By percent; none of an empty array."""
+def percentiles(values: NDArray[Any]) -> dict[int, float]:
+    """Those of ``PERCENTILES``, rounded, by percent; none of an empty array."""
     if not len(values):
         return {}
     return {
