@@ -21,14 +21,6 @@ def compose_rboxes(boxes_N4: Tensor, angles_N1: Tensor) -> Tensor:
     return torch.cat(((low_N2 + high_N2) / 2, high_N2 - low_N2, angles_N1), dim=-1)
 
 
-def rbox_envelopes(rboxes_N5: Tensor) -> Tensor:
-    """The upright xyxy boxes around rotated ones, (..., 4)."""
-    cx, cy, w, h, theta = rboxes_N5.unbind(-1)
-    cos, sin = theta.cos().abs(), theta.sin().abs()
-    x, y = (w * cos + h * sin) / 2, (w * sin + h * cos) / 2
-    return torch.stack((cx - x, cy - y, cx + x, cy + y), dim=-1)
-
-
 @torch.no_grad()
 def inside_rboxes(points_P2: Tensor, rboxes_N5: Tensor) -> Tensor:
     """True where a point lies in a box, edges included as far as rounding lets them, (..., N, P) bool; no gradient.

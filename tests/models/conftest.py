@@ -1,5 +1,6 @@
 """Scenes, and a reference of the assignment in plain Python that loops over images, boxes and anchors, and selects."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -38,6 +39,17 @@ def interval(low: float, high: float, small_side: float, small_reference: float)
     return middle - small_reference / 2, middle + small_reference / 2
 
 
+def inside_rotated(x: float, y: float, rbox: list[float], small_side: float, small_reference: float) -> bool:
+    """Edges included; short sides widened, then folded so that the long one comes first."""
+    cx, cy, w, h, theta = rbox
+    w, h = (side if side >= small_side else small_reference for side in (w, h))
+    if w < h:
+        w, h, theta = h, w, theta + math.pi / 2
+    along = (x - cx) * math.cos(theta) + (y - cy) * math.sin(theta)
+    across = (y - cy) * math.cos(theta) - (x - cx) * math.sin(theta)
+    return abs(along) <= w / 2 and abs(across) <= h / 2
+
+
 def assign_image(
     scores_AC: list[list[float]],
     boxes_A4: list[list[float]],
@@ -48,8 +60,9 @@ def assign_image(
     topk_final: int | None,
     small_side: float,
     small_reference: float,
+    rboxes: list[list[float]] | None = None,
 ) -> list[tuple[int, int, float]]:
-    """(anchor, slot, weight) of one image; ``truth`` maps slots to boxes and labels."""
+    """(anchor, slot, weight) of one image; ``truth`` maps slots to boxes and labels, ``rboxes`` are by slot."""
     metric: dict[int, dict[int, float]] = {}
     overlap: dict[int, dict[int, float]] = {}
     picks: dict[int, list[int]] = {}
@@ -57,6 +70,9 @@ def assign_image(
         x1, x2 = interval(box[0], box[2], small_side, small_reference)
         y1, y2 = interval(box[1], box[3], small_side, small_reference)
         inside = [a for a, (x, y) in enumerate(centers_A2) if x1 <= x <= x2 and y1 <= y <= y2]
+        if rboxes is not None:
+            sizes = small_side, small_reference
+            inside = [a for a, (x, y) in enumerate(centers_A2) if inside_rotated(x, y, rboxes[slot], *sizes)]
         overlap[slot] = {a: iou(box, boxes_A4[a]) for a in inside}
         metric[slot] = {a: scores_AC[a][label] * overlap[slot][a] ** 6 for a in inside}
         picks[slot] = sorted(inside, key=lambda a: (-metric[slot][a], a))[:topk]
@@ -87,6 +103,7 @@ def reference_assign(
     topk_final: int | None = None,
     small_side: float = 8.0,
     small_reference: float = 16.0,
+    rotated: bool = False,
 ) -> list[Positive]:
     """All positives of a batch, in float64. Probabilities are torch's, so that equal logits tie on every device."""
     positives = []
@@ -102,6 +119,7 @@ def reference_assign(
             topk_final=topk_final,
             small_side=small_side,
             small_reference=small_reference,
+            rboxes=targets.rboxes_BM5[image].tolist() if rotated else None,
         )
         positives += [Positive(image, a, slot, truth[slot][1], tuple(truth[slot][0]), q) for a, slot, q in found]
     return positives
@@ -148,6 +166,25 @@ def make_scene(
     return RawOutputs(*(tensor.to(dtype) for tensor in outputs)), targets, grid
 
 
+def rotate(targets: Targets, seed: int) -> Targets:
+    """The same boxes turned, upright and diagonal ones among them; ``boxes_BM4`` are the envelopes of the new ones."""
+    generator = torch.Generator().manual_seed(seed)
+    low, high = targets.boxes_BM4.chunk(2, dim=-1)
+    sides = (high - low).sort(dim=-1, descending=True).values
+    turns = torch.rand(targets.valid_BM.shape, generator=generator) * math.pi - math.pi / 4
+    for every, angle in enumerate((0.0, math.pi / 2, math.pi / 4)):
+        turns[:, every::5] = angle
+    cos, sin = turns.cos().abs(), turns.sin().abs()
+    reach = torch.stack((sides[..., 0] * cos + sides[..., 1] * sin, sides[..., 0] * sin + sides[..., 1] * cos), -1) / 2
+    center = (low + high) / 2
+    rboxes = torch.cat((center, sides, turns.unsqueeze(-1)), dim=-1)
+    valid = targets.valid_BM.unsqueeze(-1)
+    return targets._replace(
+        boxes_BM4=torch.where(valid, torch.cat((center - reach, center + reach), dim=-1), 0.0),
+        rboxes_BM5=torch.where(valid, rboxes, 0.0),
+    )
+
+
 def poison(targets: Targets, capacity: int) -> Targets:
     """The same boxes padded to another capacity, with values in the padding that must never be used."""
     batch, present = targets.valid_BM.shape
@@ -160,7 +197,16 @@ def poison(targets: Targets, capacity: int) -> Targets:
     boxes[:, :keep][rows] = targets.boxes_BM4[:, :keep][rows].to(boxes)
     labels[:, :keep][rows] = targets.labels_BM[:, :keep][rows].to(labels)
     valid[:, :keep] = rows
-    return Targets(boxes, labels, valid)
+    others = [None if field is None else padded(field, rows, capacity) for field in targets[3:]]
+    return Targets(boxes, labels, valid, *others)
+
+
+def padded(field: Tensor, rows: Tensor, capacity: int) -> Tensor:
+    """Valid rows at another capacity, the rest NaN or True."""
+    worst = True if field.dtype == torch.bool else float('nan')
+    result = torch.full((len(field), capacity, *field.shape[2:]), worst, dtype=field.dtype)
+    result[:, : rows.shape[1]][rows] = field[:, : rows.shape[1]][rows]
+    return result
 
 
 @pytest.fixture(name='reference_assign')
@@ -171,6 +217,11 @@ def fixture_reference_assign() -> Callable[..., list[Positive]]:
 @pytest.fixture(name='poison')
 def fixture_poison() -> Callable[[Targets, int], Targets]:
     return poison
+
+
+@pytest.fixture(name='rotate')
+def fixture_rotate() -> Callable[[Targets, int], Targets]:
+    return rotate
 
 
 @pytest.fixture(name='make_scene')
