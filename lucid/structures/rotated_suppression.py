@@ -59,8 +59,9 @@ def _keep(
 ) -> NDArray[np.int64]:
     """Rows of one image that stay, best first, at most ``max_detections``."""
     sides_R2 = rboxes_R5[:, 2:4]
-    # Of a box whose area overflows, no corner can be relied on.
-    usable_R = (sides_R2 > 0).all(axis=1) & np.isfinite(rboxes_R5).all(axis=1) & np.isfinite(sides_R2.prod(axis=1))
+    # A box whose area does not fit float32 has corners that cannot be relied on.
+    has_area_R = (sides_R2 > 0).all(axis=1) & (sides_R2.astype(np.float64).prod(axis=1) <= np.finfo(np.float32).max)
+    usable_R = has_area_R & np.isfinite(rboxes_R5).all(axis=1)
     rows_N = np.flatnonzero(usable_R)
     rboxes_N5, labels_N = canonical(rboxes_R5[rows_N]), labels_R[rows_N]
     count = AHEAD * max_detections

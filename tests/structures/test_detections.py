@@ -4,7 +4,7 @@ import torch
 
 from lucid.structures import Detections
 from lucid.structures.anchors import make_anchor_grid
-from lucid.structures.detections import decode_end_to_end, of_path, to_predictions
+from lucid.structures.detections import decode_end_to_end, of_path, place_detections, to_predictions
 
 GRID = make_anchor_grid((64, 64))  # 84 anchors
 
@@ -135,6 +135,16 @@ def test_padding_rows_and_empty_boxes_are_dropped():
     found = detections_of([inverted, [10, 30, 50, 60], outside, padding], [0.9, 0.8, 0.7, 0.0], [0, 1, 2, 0])
     (prediction,) = to_predictions(found, [meta_of(HALF_AND_DOWN)])
     assert prediction['labels'].tolist() == [1]
+
+
+def test_what_was_kept_is_told_by_row():
+    inverted, outside, padding = [50, 30, 10, 60], [10, 0, 20, 20], [0, 0, 0, 0]
+    found = detections_of(
+        [inverted, [10, 30, 50, 60], outside, [10, 30, 50, 61], padding], [0.9, 0.8, 0.7, 0.6, 0.0], [0] * 5
+    )
+    (placed,) = place_detections(found, [meta_of(HALF_AND_DOWN)])
+    assert placed.rows_N.tolist() == placed.rows(torch.device('cpu')).tolist() == [1, 3]
+    torch.testing.assert_close(placed.prediction['scores'], torch.tensor([0.8, 0.6]))
 
 
 def test_an_image_without_detections_gives_empty_tensors():
