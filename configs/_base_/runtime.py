@@ -7,7 +7,7 @@ default_hooks = dict(
     sampler_seed=None,  # EpochTrainLoop tells the sampler its epoch, and where in it to start
     logger=dict(type='LoggerHook', interval=50, ignore_last=False, interval_exp_name=10**9),
     param_scheduler=dict(type='SchedulerHook'),
-    checkpoint=dict(type='CheckpointHook', interval=1, save_best='coco/mAP'),
+    checkpoint=dict(type='CheckpointHook', interval=1, save_best='auto'),
     ema=dict(type='EMAHook'),
     branch_weight=dict(type='BranchWeightHook'),
     early_stopping=dict(type='EarlyStoppingHook', patience=None),  # epochs without a better save_best; None: never

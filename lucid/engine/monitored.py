@@ -4,6 +4,28 @@ import difflib
 
 from mmengine.evaluator import Evaluator
 
+AUTO = 'auto'
+"""Instead of a metric's name: the chief figure of the first metric that names one."""
+
+
+def chief_metric(owner: str, evaluator: Evaluator) -> str:
+    """The key of the chief figure of a validation.
+
+    Args:
+        owner: The option that asks, for the message.
+        evaluator: Of the validation loop; a metric names its chief figure by an attribute ``chief``, without prefix.
+
+    Returns:
+        The key as it is logged, prefix included.
+
+    Raises:
+        ValueError: No metric names one.
+    """
+    for metric in evaluator.metrics:
+        if chief := getattr(metric, 'chief', None):
+            return f'{metric.prefix}/{chief}' if metric.prefix else str(chief)
+    raise ValueError(f'{owner} is {AUTO!r}, and no metric of the validation names its chief figure; name one, or None')
+
 
 def check_metric(owner: str, metric: str, evaluator: Evaluator) -> None:
     """Raise ``ValueError`` where the option ``owner`` names a metric that validation cannot give."""

@@ -12,7 +12,7 @@ from lucid.engine import checkpoint as files
 from lucid.engine.distributed import synchronise, unwrapped
 from lucid.engine.environment import environment
 from lucid.engine.generators import random_state, restore_random_state
-from lucid.engine.monitored import check_metric
+from lucid.engine.monitored import AUTO, check_metric, chief_metric
 from lucid.registry import HOOKS
 
 NAMES = ('last', 'previous', 'best')
@@ -31,7 +31,8 @@ class CheckpointHook(Hook):
     Args:
         interval: Epochs between two; the last epoch is always written.
         every_n_steps: Optimizer steps between two inside an epoch; None writes at epoch ends only.
-        save_best: Metric that ``best.pth`` follows, greater is better; None keeps no best.
+        save_best: Metric that ``best.pth`` follows, greater is better; ``'auto'`` is the chief figure of the first
+            metric that names one, such as ``coco/mAP``; None keeps no best.
         max_keep_ckpts: Newest epoch files to keep; 0 writes none, -1 keeps all.
 
     Raises:
@@ -46,7 +47,7 @@ class CheckpointHook(Hook):
         *,
         interval: int = 1,
         every_n_steps: int | None = None,
-        save_best: str | None = 'coco/mAP',
+        save_best: str | None = AUTO,
         max_keep_ckpts: int = 0,
     ) -> None:
         if interval < 1 or (every_n_steps is not None and every_n_steps < 1) or max_keep_ckpts < -1:
@@ -77,6 +78,7 @@ class CheckpointHook(Hook):
         if not runner._resume:
             return  # load_from takes over the weights that fit, and nothing else
         files.check_fits(unwrapped(runner.model), checkpoint['state_dict'])
+        self.settle(runner)
         meta = checkpoint['meta']
         source = Path(runner._load_from)
         if self.path(runner, 'last').is_file() and self.path(runner, 'last').samefile(source):
@@ -119,8 +121,15 @@ class CheckpointHook(Hook):
         Raises:
             ValueError: ``save_best`` is not among the keys that the metrics tell.
         """
+        self.settle(runner)
         if self.save_best is not None and runner.val_loop is not None:
             check_metric('CheckpointHook.save_best', self.save_best, runner.val_loop.evaluator)
+
+    def settle(self, runner: Runner) -> None:
+        """Put the name of the metric in place of ``'auto'``, None where there is no validation."""
+        if self.save_best == AUTO:
+            loop = runner.val_loop
+            self.save_best = None if loop is None else chief_metric('CheckpointHook.save_best', loop.evaluator)
 
     def before_train(self, runner: Runner) -> None:
         """Check, and give the generators the resumed checkpoint's state: nothing draws from them after this hook."""

@@ -66,7 +66,9 @@ class EarlyStoppingHook(Hook):
             raise ValueError('EarlyStoppingHook needs a validation: add val_dataloader, or set patience=None')
         if self.monitor is None:
             saver = next((hook for hook in runner.hooks if isinstance(hook, CheckpointHook)), None)
-            self.monitor = saver.save_best if saver is not None else None
+            if saver is not None:
+                saver.settle(runner)
+                self.monitor = saver.save_best
         if self.monitor is None:
             raise ValueError('EarlyStoppingHook: no metric to watch, CheckpointHook.save_best names none; set monitor')
         check_metric('EarlyStoppingHook.monitor', self.monitor, runner.val_loop.evaluator)

@@ -75,7 +75,25 @@ def test_best_follows_the_greatest_score_and_the_earlier_of_equals(
 
 def test_a_metric_that_validation_does_not_give_is_named(line_runner: Toy) -> None:
     with pytest.raises(KeyError, match="save_best names 'coco/mAP', but validation gives toy/score"):
+        trained(line_runner, CheckpointHook(save_best='coco/mAP'), scores=[0.5] * 2)
+
+
+def test_auto_follows_the_chief_figure_of_the_first_metric_that_names_one(
+    line_runner: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match="save_best is 'auto', and no metric of the validation names its chief figure"):
         trained(line_runner, CheckpointHook(), scores=[0.5] * 2)
+    runner = line_runner([hook := CheckpointHook()], epochs=2, scores=[0.5, 0.25])
+    monkeypatch.setattr(type(runner.val_loop.evaluator.metrics[0]), 'chief', 'score', raising=False)
+    runner.train()
+    assert hook.save_best == 'toy/score'
+    meta = files.load(tmp_path / 'best.pth')['meta']
+    assert (meta['save_best'], meta['best_score'], meta['best_epoch']) == ('toy/score', 0.5, 1)
+
+
+def test_auto_without_validation_keeps_no_best(line_runner: Toy, tmp_path: Path) -> None:
+    trained(line_runner, CheckpointHook())
+    assert not (tmp_path / 'best.pth').exists()
 
 
 def test_previous_is_the_one_before_last(line_runner: Toy, tmp_path: Path) -> None:

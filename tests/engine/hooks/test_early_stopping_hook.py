@@ -133,3 +133,14 @@ def test_a_metric_that_validation_lacks_is_named(line_runner: Toy) -> None:
 def test_numbers_out_of_range_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match='use patience >= 1 epochs or None, min_delta >= 0'):
         EarlyStoppingHook(**options)
+
+
+def test_without_a_metric_of_its_own_it_watches_what_auto_stands_for(
+    line_runner: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = EarlyStoppingHook(patience=1)
+    runner = line_runner([hook, CheckpointHook()], epochs=4, scores=(0.3, 0.2, 0.1, 0.1))
+    monkeypatch.setattr(type(runner.val_loop.evaluator.metrics[0]), 'chief', 'score', raising=False)
+    runner.train()
+    assert hook.monitor == 'toy/score'
+    assert runner.epoch == 2
