@@ -22,6 +22,12 @@ from lucid.registry import (
 
 ROOT = Path(__file__).parents[2] / 'configs'
 LEAVES = sorted(path for path in ROOT.rglob('*.py') if path.parent.name != '_base_')
+# Head, loss, targets and metric of the tasks beside detect, and the data of their configs.
+TASKS = {
+    'segment': ('SegmentHead', 'SegmentationLoss', ('boxes', 'masks'), 'CocoMaskMetric', 'coco'),
+    'oriented': ('OrientedHead', 'OrientedLoss', ('boxes', 'rboxes'), 'RotatedMetric', 'dota'),
+    'keypoint': ('KeypointHead', 'KeypointLoss', ('boxes', 'keypoints'), 'CocoKeypointMetric', 'coco'),
+}
 IDS = [str(path.relative_to(ROOT)) for path in LEAVES]
 
 
@@ -39,7 +45,25 @@ def bases(path: Path) -> list[Path]:
 
 def test_the_names_that_the_docs_promise_are_there() -> None:
     promised = ['yolo_capture.py', 'yolo/detect_n_bccd.py', 'yolo/detect_n_folder.py', 'yolo/overfit_shapes.py']
-    assert {*promised, *(f'yolo/detect_{scale}_coco.py' for scale in 'nsmlx')} <= set(IDS)
+    names = ('detect_{}_coco', 'segment_{}_coco', 'oriented_{}_dota', 'keypoint_{}_coco')
+    scales = [f'yolo/{name.format(scale)}.py' for name in names for scale in 'nsmlx']
+    tasks = [f'yolo/{form}.py' for task in TASKS for form in (f'{task}_n_shapes', f'overfit_{task}_shapes')]
+    assert {*promised, *scales, *tasks} <= set(IDS)
+
+
+@pytest.mark.parametrize('task', TASKS)
+@pytest.mark.parametrize('scale', 'nsmlx')
+def test_each_task_and_scale_has_its_head_loss_targets_and_metric(task: str, scale: str) -> None:
+    head, loss, targets, metric, name = TASKS[task]
+    cfg = load_config(ROOT / f'yolo/{task}_{scale}_{name}.py')
+    assert cfg.model.scale == scale
+    detector = MODELS.build({**cfg.model, 'num_classes': 2, **({'num_keypoints': 17} if task == 'keypoint' else {})})
+    assert detector.task == task
+    assert (type(detector.network.head).__name__, type(detector.criterion).__name__) == (head, loss)
+    for loader in (cfg.train_dataloader, cfg.val_dataloader):
+        assert tuple(loader.dataset.targets) == targets
+        assert loader.collate_fn.get('masks', False) is (task == 'segment')
+    assert cfg.val_evaluator.type == metric
 
 
 def test_a_leaf_is_short_shallow_and_deletes_nothing(leaf: Path) -> None:
@@ -54,7 +78,8 @@ def test_it_has_no_key_that_its_class_does_not_take(leaf: Path) -> None:
 
 def test_its_model_optimizer_schedule_hooks_and_transforms_build(leaf: Path) -> None:
     cfg = complete(load_config(leaf))
-    detector = MODELS.build({**cfg.model, 'num_classes': 80})
+    points = {'num_keypoints': 17} if cfg.model.get('head', {}).get('type') == 'KeypointHead' else {}
+    detector = MODELS.build({**cfg.model, 'num_classes': 80, **points})
     assert sum(parameter.numel() for parameter in detector.network.parameters()) > 1e6
     few = list(detector.network.parameters())[:2]
     optimizer = OPTIMIZERS.build({**cfg.optim_wrapper.optimizer, 'params': few})
