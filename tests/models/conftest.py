@@ -40,14 +40,14 @@ def interval(low: float, high: float, small_side: float, small_reference: float)
 
 
 def inside_rotated(x: float, y: float, rbox: list[float], small_side: float, small_reference: float) -> bool:
-    """Edges included; short sides widened, then folded so that the long one comes first."""
+    """Edges included, as a float32 angle moves them; short sides widened, then folded so that the long one is first."""
     cx, cy, w, h, theta = rbox
     w, h = (side if side >= small_side else small_reference for side in (w, h))
     if w < h:
         w, h, theta = h, w, theta + math.pi / 2
     along = (x - cx) * math.cos(theta) + (y - cy) * math.sin(theta)
     across = (y - cy) * math.cos(theta) - (x - cx) * math.sin(theta)
-    return abs(along) <= w / 2 and abs(across) <= h / 2
+    return abs(along) <= w / 2 + 1e-5 and abs(across) <= h / 2 + 1e-5
 
 
 def assign_image(

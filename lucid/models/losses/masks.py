@@ -22,8 +22,9 @@ def mask_sum(
     edges included and the upper ones not; an area below one cell counts as one. What is not kept may hold anything.
 
     The logits of all P would be P times as large as the masks in floating point, 1 GB for 16 images of 64 boxes and 10
-    anchors on a grid of 160 x 160. One anchor of each box is computed at a time, its gradient together with its value,
-    so that two such slices exist at once and none is kept for the backward. There is no second derivative.
+    anchors on a grid of 160 x 160. One anchor of each box is computed at a time, and its gradient together with its
+    value, so that what exists at once is a few times the masks and nothing of it is kept for the backward. There is no
+    second derivative.
 
     Args:
         coefficients_BMPK: floating dtype, that of the result.

@@ -1,6 +1,8 @@
+import math
+
 import torch
 
-from lucid.models.assigners.candidates import anchors_inside
+from lucid.models.assigners.candidates import anchors_inside, anchors_inside_rotated
 from lucid.structures import AnchorGrid
 from lucid.structures.anchors import make_anchor_grid
 
@@ -51,3 +53,46 @@ def test_a_box_of_any_size_holds_an_anchor() -> None:
 def test_a_row_that_is_not_valid_holds_none_whatever_it_says() -> None:
     for box in ((0, 0, 64, 64), (0, 0, 0, 0), (float('nan'),) * 4, (float('-inf'),) * 2 + (float('inf'),) * 2):
         assert inside(box, (4.0, 4.0), (0.0, 0.0), valid=False) == [False, False]
+
+
+def inside_rotated(rbox: tuple[float, ...], *points: tuple[float, float], valid: bool = True) -> list[bool]:
+    grid = AnchorGrid(torch.tensor(points), torch.full((len(points),), 8.0))
+    found = anchors_inside_rotated(
+        torch.tensor([[rbox]]).float(), torch.tensor([[valid]]), grid, small_side=8.0, small_reference=16.0
+    )
+    return found[0, 0].tolist()
+
+
+def test_edges_belong_to_an_upright_rotated_box_flat_or_tall() -> None:
+    corners = ((4.0, 8.0), (20.0, 8.0), (4.0, 16.0), (20.0, 16.0))
+    assert inside_rotated((12, 12, 16, 8, 0), *corners) == [True] * 4
+    assert inside_rotated((12, 12, 16, 8, math.pi / 2), *((y, x) for x, y in corners)) == [True] * 4
+    assert inside_rotated((12, 12, 15.99, 8, 0), *corners) == [False] * 4
+
+
+def test_an_anchor_in_the_envelope_s_corner_is_outside_of_a_turned_box() -> None:
+    # From (10, 10) to (50, 50), 10 wide.
+    points = ((14.0, 14.0), (46.0, 46.0), (33.0, 27.0), (34.0, 26.0), (46.0, 14.0))
+    assert inside_rotated((30, 30, math.hypot(40, 40), 10, math.pi / 4), *points) == [True, True, True, False, False]
+
+
+def test_the_own_sides_of_a_rotated_box_are_widened_each_by_itself() -> None:
+    # 40 along the diagonal and 4 across it: 8 to either side of the diagonal, and not longer.
+    across, along = 8 / math.sqrt(2), 20 / math.sqrt(2)
+    points = [(30 + scale * across, 30 - scale * across) for scale in (0.99, 1.01)]
+    points += [(30 + scale * along, 30 + scale * along) for scale in (0.99, 1.01)]
+    assert inside_rotated((30, 30, 40, 4, math.pi / 4), *points) == [True, False, True, False]
+
+
+def test_a_box_whose_short_side_becomes_the_long_one_covers_what_its_other_spelling_does() -> None:
+    # 10 x 4 counts as 10 x 16, which in the long-edge convention is 16 x 10 a quarter turn further.
+    points = torch.rand(500, 2, generator=torch.Generator().manual_seed(0)) * 32
+    first, second = (16, 16, 10, 4, 0.3), (16, 16, 16, 10, 0.3 + math.pi / 2)
+    found = inside_rotated(first, *points.tolist())
+    assert found == inside_rotated(second, *points.tolist())
+    assert 20 < sum(found) < 480
+
+
+def test_a_rotated_row_that_is_not_valid_holds_none_whatever_it_says() -> None:
+    for rbox in ((8, 8, 64, 64, 0), (0, 0, 0, 0, 0), (float('nan'),) * 5, (0, 0, float('inf'), float('inf'), 0)):
+        assert inside_rotated(rbox, (4.0, 4.0), (0.0, 0.0), valid=False) == [False, False]

@@ -108,6 +108,67 @@ class TestAgainstTheReference:
         assert not torch.equal(there.index_BA, swapped)
 
 
+class TestRotated:
+    @pytest.mark.parametrize('branch', BRANCHES)
+    @pytest.mark.parametrize('tied', [True, False])
+    def test_crowded_scenes_are_assigned_exactly(
+        self,
+        branch: str,
+        tied: bool,
+        device: torch.device,
+        make_scene: Callable,
+        rotate: Callable,
+        reference_assign: Callable,
+    ) -> None:
+        differ = 0
+        for seed in range(8):
+            outputs, targets, grid = make_scene(seed, tied=tied, capacity=(8, 24)[seed % 2])
+            outputs, targets, grid = to(device, outputs, rotate(targets, seed), grid)
+            logits, boxes = outputs.o2m_logits_BAC, decode_boxes(outputs.o2m_boxes_BA4, grid)
+            options = {**BRANCHES[branch], 'rotated': True}
+            found = TaskAlignedAssigner(**options).assign(logits, boxes, targets, grid)
+            positives = reference_assign(logits, boxes, targets, grid, **options)
+            assert len(positives) > targets.valid_BM.sum() / 2
+            assert_same(found, expected_assignment(positives, boxes))
+            upright = TaskAlignedAssigner(**BRANCHES[branch]).assign(logits, boxes, targets, grid)
+            differ += int((upright.index_BA != found.index_BA).sum())
+        assert differ > 20, 'the control: upright candidates are others'
+
+    @pytest.mark.parametrize('branch', BRANCHES)
+    def test_the_bits_do_not_depend_on_the_capacity_or_on_what_the_padding_holds(
+        self, branch: str, device: torch.device, make_scene: Callable, rotate: Callable, poison: Callable
+    ) -> None:
+        assigner = TaskAlignedAssigner(**BRANCHES[branch], rotated=True)
+        for seed in range(4):
+            outputs, targets, grid = make_scene(seed, tied=seed % 2 == 0, dtype=torch.float32, side=96)
+            targets = rotate(targets, seed)
+            logits, boxes = outputs.o2m_logits_BAC.to(device), decode_boxes(outputs.o2m_boxes_BA4, grid).to(device)
+            plain, grid = to(device, targets, grid)
+            expected = assigner.assign(logits, boxes, plain, grid)
+            assert expected.foreground_BA.any()
+            for capacity in (8, 9, 64):
+                found = assigner.assign(logits, boxes, to(device, poison(targets, capacity))[0], grid)
+                for name in FIELDS:
+                    assert torch.equal(getattr(found, name), getattr(expected, name)), (name, capacity)
+
+    def test_boxes_and_weights_are_those_of_the_envelopes(self) -> None:
+        # A thin box along the diagonal: its envelope is the whole image, and so is the prediction of anchor 0.
+        whole = (0.0, 0.0, 64.0, 64.0)
+        logits, boxes, targets, grid = one_image([whole], {0: (0.5, whole)})
+        rbox = torch.tensor([[[32.0, 32, 84, 8, torch.pi / 4]]])
+        found = TaskAlignedAssigner(topk=10, rotated=True).assign(
+            logits, boxes, targets._replace(rboxes_BM5=rbox), grid
+        )
+        assert found.weight_BA[0, 0].item() == pytest.approx(1, rel=1e-9)
+        assert found.boxes_BA4[0, 0].tolist() == list(whole)
+        x, y = grid.centers_A2[found.foreground_BA[0]].T
+        assert torch.equal(x, y)
+
+    def test_targets_without_rotated_boxes_are_refused_with_the_remedy(self) -> None:
+        with pytest.raises(ValueError, match=r"rotated=True .*targets=\('boxes', 'rboxes'\)"):
+            TaskAlignedAssigner(topk=10, rotated=True).assign(*one_image([(0.0, 0.0, 64.0, 64.0)], {}))
+
+
 class TestPicks:
     def test_equal_metrics_go_to_the_lowest_anchors(self, device: torch.device) -> None:
         # All anchors predict the same: the box covers everything, so the first ten win.
