@@ -77,7 +77,7 @@ def on_host(found: Mapping[str, Any], sample: Mapping[str, Any], kind: Kind = BO
             more['masks'] = [_plain(mask) for mask in values]
         else:
             more[kind.field] = values.cpu().numpy()
-            finite &= np.isfinite(more[kind.field]).reshape(len(boxes), -1).all(axis=1)
+            finite &= np.isfinite(more[kind.field]).all(axis=tuple(range(1, more[kind.field].ndim)))
     dropped = int((~finite).sum())
     result = ImageResult(int(sample['image_id']), boxes, scores, labels, dropped, str(sample.get('file', '')), **more)
     return result.pick(finite) if dropped else result
@@ -135,9 +135,9 @@ def _compared(result: ImageResult, kind: Kind, boxes_K4: np.ndarray) -> tuple[Se
     if kind.field == KEYPOINTS.field:
         assert result.keypoints is not None
         points_KJ2 = result.keypoints.astype(np.float64)
-        triples_K = np.concatenate([points_KJ2, np.ones_like(points_KJ2[..., :1])], axis=2).reshape(len(boxes_K4), -1)
+        triples_KJ3 = np.concatenate([points_KJ2, np.ones_like(points_KJ2[..., :1])], axis=2)
         sides_K2 = points_KJ2.max(axis=1) - points_KJ2.min(axis=1)
-        return [{'keypoints': triples} for triples in triples_K.tolist()], sides_K2.prod(axis=1)
+        return [{'keypoints': triples.ravel().tolist()} for triples in triples_KJ3], sides_K2.prod(axis=1)
     assert result.rboxes is not None
     rboxes_K5 = result.rboxes.astype(np.float64)
     return [{'rbox': rbox} for rbox in rboxes_K5.tolist()], rboxes_K5[:, 2] * rboxes_K5[:, 3]

@@ -83,8 +83,8 @@ def merged_results(images: Mapping[int, ImageResult], tiles: Mapping[int, Tile])
         By the numbers of the images that the tiles were cut from.
     """
     parts: dict[int, list[ImageResult]] = {}
-    for image_id, result in images.items():
-        tile = tiles[image_id]
+    for image_id in sorted(images):  # or equal scores would be in the order in which processes delivered
+        result, tile = images[image_id], tiles[image_id]
         assert result.rboxes is not None
         owned = tile.owns(result.rboxes[:, :2])
         parts.setdefault(tile.source, []).append(

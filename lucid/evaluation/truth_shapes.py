@@ -86,6 +86,8 @@ def _mask(segmentation: Any, size: tuple[int, int]) -> Shape:
             # Far beyond the image a ring is cut: the evaluator walks along every pixel of it.
             points = [np.array(ring, np.float64).reshape(-1, 2) for ring in rings]
             near: Sequence[Any] = clip_rings(points, (-width, -height, 2 * width, 2 * height))  # type: ignore[arg-type]
+            if not near:
+                return None
             mask = coco_mask.merge(coco_mask.frPyObjects([ring.ravel().tolist() for ring in near], height, width))
         counts = mask['counts']
         mask['counts'] = counts.decode() if isinstance(counts, bytes) else counts

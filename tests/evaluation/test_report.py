@@ -6,8 +6,8 @@ import torch
 
 from lucid.evaluation import CocoMetric
 from lucid.evaluation.matching import IGNORED, NONE, ImageTruth
-from lucid.evaluation.report import DEFAULT_CONFIDENCE, best_confidence, confusion_matrix, worst_images
 from lucid.evaluation.overlaps import Objects
+from lucid.evaluation.report import DEFAULT_CONFIDENCE, best_confidence, confusion_matrix, worst_images
 from lucid.evaluation.results import ImageResult
 
 A, B, C, FAR = (0, 0, 10, 10), (20, 0, 30, 10), (40, 0, 50, 10), (90, 90, 99, 99)

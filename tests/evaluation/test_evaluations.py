@@ -1,0 +1,56 @@
+import json
+import multiprocessing
+from pathlib import Path
+
+import torch
+
+from lucid.datasets import ShapesDataset
+from lucid.registry import METRICS
+
+NAMES = ('CocoMetric', 'CocoMaskMetric', 'CocoKeypointMetric', 'RotatedMetric')
+
+
+def evaluate(ann_file, found, size):
+    results = {}
+    for name in NAMES:
+        options = {'sigmas': 0.1} if name == 'CocoKeypointMetric' else {}
+        metric = METRICS.build({'type': name, 'ann_file': str(ann_file), 'prefix': name, **options})
+        metric.dataset_meta = {}
+        for start in range(0, len(found), 3):
+            metric.process(None, found[start : start + 3])
+        results |= metric.evaluate(size)
+    return {key: str(value) for key, value in results.items()}  # NaN equals itself as text
+
+
+def one_of_two(rank, folder, ann_file, found):
+    torch.distributed.init_process_group('gloo', init_method=f'file://{folder}/store', rank=rank, world_size=2)
+    # As a sampler deals images out: in turn, and the first once more because they do not come out even.
+    results = evaluate(ann_file, (found + found[:1])[rank::2], len(found))
+    Path(folder, f'{rank}.json').write_text(json.dumps(results))
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_give_the_figures_of_one_in_every_metric_bit_by_bit(tmp_path, oracle):
+    data = ShapesDataset(tmp_path / 'data', split='val', num_images=7, image_size=64)
+    found = oracle(data.annotation_file)
+    generator = torch.Generator().manual_seed(0)
+    for each in found:
+        for key, spread in (('boxes', 1.0), ('keypoints', 1.0), ('rboxes', 0.2)):
+            each[key] = each[key] + torch.randn(each[key].shape, generator=generator) * spread
+        each['masks'] = each['masks'][1:] + each['masks'][:1]
+        each['scores'] = torch.full_like(each['scores'], 0.5)  # equal ones are ordered by their images
+    alone = evaluate(data.annotation_file, found, len(found))
+    context = multiprocessing.get_context('fork')  # what is imported need not be imported again
+    arguments = str(tmp_path), data.annotation_file, found
+    processes = [context.Process(target=one_of_two, args=(rank, *arguments)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0, 0]
+    first, second = (json.loads((tmp_path / f'{rank}.json').read_text()) for rank in range(2))
+    assert first == second == alone
+    figures = ('CocoMetric/mAP', 'CocoMaskMetric/mask/mAP', 'CocoKeypointMetric/keypoint/mAP', 'RotatedMetric/mAP')
+    assert all(0 < float(alone[figure]) < 1 for figure in figures)
+    # Control: without one image the figures are others.
+    assert evaluate(data.annotation_file, found[1:], len(found) - 1) != alone
