@@ -52,3 +52,18 @@ def test_all_targets_follow_and_the_matrix_maps_them_back(paint, misplaced, shap
 def test_no_object_is_dropped(paint):
     sample = paint((1000, 1000), [(500, 500, 4, 2, 0)], [1])
     assert len(Letterbox(image_size=32).apply(sample).boxes) == 1
+
+
+def test_what_a_window_leaves_out_is_dropped_and_the_rest_is_cut(paint):
+    inside, half, beyond = (50, 50, 10, 6, 0), (80, 50, 20, 10, 0), (95, 20, 8, 6, 0)
+    sample = paint((100, 100), [inside, half, beyond], [0, 1, 2])
+    sample.window = (20.0, 20.0, 80.0, 80.0)
+    fitted = Letterbox(image_size=60).apply(sample)
+    assert fitted.labels.tolist() == [0, 1]
+    np.testing.assert_allclose(fitted.boxes, [[25, 27, 35, 33], [50, 25, 60, 35]], atol=1e-4)
+    assert fitted.window is None
+    assert Letterbox(image_size=60, min_visible=0.6).apply(sample).labels.tolist() == [0]
+    assert Letterbox(image_size=60, min_side=11).apply(sample).labels.tolist() == []
+    # Control: the whole image keeps them.
+    sample.window = None
+    assert len(Letterbox(image_size=60).apply(sample).labels) == 3

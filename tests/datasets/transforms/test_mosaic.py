@@ -83,7 +83,7 @@ def test_targets_follow_through_mosaic_and_affine(paint, misplaced, window, degr
 
 
 def test_a_window_of_one_keeps_the_size_that_objects_have_in_validation(paint):
-    sample = paint((96, 128), [(64, 48, 40, 20, 0)], [1])
+    sample = paint((96, 128), [(96, 48, 40, 20, 0)], [1])
     validated = Letterbox(image_size=64).apply(sample)
     sizes = {}
     for window in (1.0, 2.0):
