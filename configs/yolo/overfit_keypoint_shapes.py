@@ -9,4 +9,5 @@ param_scheduler = dict(warmup_epochs=0.0, lrf=1.0)
 _images = dict(type='ShapesDataset', split='train', num_images=100, scene_size=128, pipeline=[dict(type='Letterbox')])
 train_dataloader = dict(batch_size=4, dataset=_images)
 val_dataloader = dict(batch_size=25, dataset=_images)
+val_evaluator = dict(sigmas=0.072)  # as in the loss, of each of the four points
 default_hooks = dict(logger=dict(interval=25))

@@ -9,6 +9,7 @@ from mmengine.evaluator import BaseMetric
 from lucid.evaluation.evaluations import (
     Evaluation,
     check_images,
+    chief_key,
     evaluate,
     images_by_path,
     is_content,
@@ -99,6 +100,11 @@ class CocoMetric(BaseMetric):
         for sample in data_samples:
             # One item per image, whatever the number of paths: mmengine cuts the items of all ranks by it.
             self.results.append(tuple(on_host(of_path(sample, path), sample) for path in self.paths))
+
+    @property
+    def chief(self) -> str | None:
+        """The key that ``save_best='auto'`` follows, without the prefix: the mAP of the first path."""
+        return None if self.format_only else chief_key(self.paths[0], BOXES)
 
     def keys(self) -> list[str]:
         """What ``compute_metrics`` returns, without the prefix; the data set must be known."""

@@ -229,6 +229,11 @@ def prefix_of(path: str, kind: Kind) -> str:
     return f'{"" if path == PATHS[0] else f"{path}/"}{kind.prefix}'
 
 
+def chief_key(path: str, kind: Kind) -> str:
+    """The key of the figure that says best how good a detector is."""
+    return f'{prefix_of(path, kind)}mAP'
+
+
 def is_content(ann_file: Any) -> bool:
     """Whether annotations were handed over, not read from a file of the user's."""
     return isinstance(ann_file, Mapping)

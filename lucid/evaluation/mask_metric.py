@@ -9,6 +9,7 @@ from mmengine.evaluator import BaseMetric
 from lucid.evaluation.evaluations import (
     Evaluation,
     check_images,
+    chief_key,
     evaluate,
     images_by_path,
     is_content,
@@ -96,6 +97,11 @@ class CocoMaskMetric(BaseMetric):
         """Keep the detections of a batch on the host; rows with a non-finite box or score are dropped and counted."""
         for sample in data_samples:
             self.results.append(tuple(on_host(of_path(sample, path), sample, MASKS) for path in self.paths))
+
+    @property
+    def chief(self) -> str | None:
+        """The key that ``save_best='auto'`` follows, without the prefix: the mAP of the first path."""
+        return None if self.format_only else chief_key(self.paths[0], MASKS)
 
     def keys(self) -> list[str]:
         """What ``compute_metrics`` returns, without the prefix; the data set must be known."""

@@ -2,6 +2,7 @@ import json
 import multiprocessing
 from pathlib import Path
 
+import pytest
 import torch
 
 from lucid.datasets import ShapesDataset
@@ -54,3 +55,13 @@ def test_two_processes_give_the_figures_of_one_in_every_metric_bit_by_bit(tmp_pa
     assert all(0 < float(alone[figure]) < 1 for figure in figures)
     # Control: without one image the figures are others.
     assert evaluate(data.annotation_file, found[1:], len(found) - 1) != alone
+
+
+@pytest.mark.parametrize(
+    ('name', 'chief'),
+    [*zip(NAMES, ('mAP', 'mask/mAP', 'keypoint/mAP', 'mAP'), strict=True)],
+)
+def test_the_chief_figure_is_the_map_of_what_the_task_predicts_by_the_first_path(name, chief):
+    for paths, key in ((('one_to_one', 'nms'), chief), (('nms', 'one_to_one'), f'nms/{chief}')):
+        assert METRICS.build({'type': name, 'paths': paths}).chief == key
+    assert METRICS.build({'type': name, 'format_only': True, 'outfile': 'out.json'}).chief is None
