@@ -43,6 +43,7 @@ CONFIGS: dict[str, dict[str, Any] | Callable[[Path], dict[str, Any]]] = {
     'FolderDataset': lambda folder: {'data_root': shapes(folder), 'split': 'val', 'image_size': 64},
     'YoloDataset': lambda folder: {'data_root': yolo(folder), 'split': 'val', 'image_size': 64},
     'VocDataset': lambda folder: {'data_root': voc(folder), 'split': 'val', 'image_size': 64},
+    'DotaDataset': lambda folder: {'data_root': dota(folder), 'split': 'train', 'image_size': 64},
     'ShapesDataset': lambda folder: {'data_root': folder, 'split': 'val', 'num_images': 1, 'image_size': 64},
     'CaptureHook': {'regions': [{'type': 'ModuleRegion', 'target': 'network'}]},
     'ModuleRegion': {'target': 'network'},
@@ -74,6 +75,13 @@ def yolo(folder: Path) -> Path:
     shapes(folder)
     (folder / 'data.yaml').write_text('names: [disc]\nval: val\n')
     (folder / 'val/000000.txt').write_text('0 0.5 0.5 0.25 0.25\n')
+    return folder
+
+
+def dota(folder: Path) -> Path:
+    shapes(folder).joinpath('val').rename(folder / 'images')
+    (folder / 'labelTxt').mkdir()
+    (folder / 'labelTxt/000000.txt').write_text('gsd:1\n')
     return folder
 
 
