@@ -268,3 +268,53 @@ def test_names_that_do_not_fit_a_layout_are_refused(source, tmp_path):
     path.write_text(path.read_text().replace('d.jpg', 'b.png'))
     with pytest.raises(ValueError, match=r'split train: b\.jpg, b\.png would share one label file; rename'):
         convert(source, tmp_path / 'out', layout='yolo')
+
+
+@pytest.fixture
+def dota(tmp_path):
+    """Two splits of one 60x40 image in the DOTA layout; an object reaches beyond its image, one is difficult."""
+    root = tmp_path / 'dota'
+    rows = '10 5 30 5 30 15 10 15 ship 0\n40 10 50 20 45 25 35 15 plane 1\n-4 30 8 30 8 36 -4 36 harbor 0\n'
+    for split, text in (('train', rows), ('val', '')):
+        for folder in ('images', 'labelTxt'):
+            (root / split / folder).mkdir(parents=True)
+        cv2.imwrite(str(root / split / 'images/P1.png'), np.zeros((40, 60, 3), np.uint8))
+        (root / split / 'labelTxt/P1.txt').write_text('imagesource:x\ngsd:1\n' + text)
+    return root
+
+
+def test_dota_becomes_oriented_coco_with_the_same_rotated_boxes(dota, tmp_path):
+    before = state(dota)
+    done = convert(dota, tmp_path / 'coco', layout='coco')
+    assert (done.source, done.target) == ('dota', 'coco')
+    assert (done.images, done.boxes, done.lost) == ({'train': 1, 'val': 1}, {'train': 3, 'val': 0}, {})
+    one, other = (
+        FolderDataset(root, split='train', image_size=64, targets=('boxes', 'rboxes')).ground_truth(0)
+        for root in (dota, tmp_path / 'coco')
+    )
+    for name in ('boxes', 'rboxes', 'labels', 'areas', 'difficult'):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    assert other.difficult.tolist() == [False, True, False]
+    content = json.loads((tmp_path / 'coco/annotations/train.json').read_text())
+    assert content['annotations'][2]['obb'] == [-4, 30, 8, 30, 8, 36, -4, 36]
+    assert content['annotations'][2]['bbox'] == [0, 30, 8, 6]
+    assert len(content['categories']) == 15
+    assert state(dota) == before
+
+
+@pytest.mark.parametrize(
+    ('layout', 'lost'), [('yolo', {'rotated boxes': 3, 'difficult flags': 1}), ('voc', {'rotated boxes': 3})]
+)
+def test_what_other_layouts_lose_of_dota_is_counted(dota, tmp_path, layout, lost):
+    done = convert(dota, tmp_path / 'out', layout=layout)
+    assert done.lost == lost
+    data = FolderDataset(tmp_path / 'out', split='train', image_size=64)
+    np.testing.assert_allclose(data.ground_truth(0).boxes[1], [35, 10, 50, 25], atol=1e-4)
+    assert data.ground_truth(0).iscrowd.tolist() == [False, layout == 'voc', False]
+
+
+def test_nothing_is_written_as_dota(dota, source, tmp_path):
+    with pytest.raises(ValueError, match="layout='dota' is unknown; choose one of coco, yolo, voc"):
+        convert(source, tmp_path / 'out', layout='dota')
+    with pytest.raises(ValueError, match="no split 'test'"):
+        convert(dota, tmp_path / 'out', layout='coco', source_layout='dota', splits=['test'])
