@@ -10,7 +10,7 @@ from mmengine.config import Config
 from torch.utils.data import Dataset
 
 from lucid.apis import ConfigError, build_runner, complete, load_config
-from lucid.apis.data import build_dataloader, check_agreement, settle_classes
+from lucid.apis.data import build_dataloader, check_agreement, settle_classes, settle_keypoints
 from lucid.datasets import DetectionDataset
 
 CONFIG = Path(__file__).parents[2] / 'configs' / 'yolo_capture.py'
@@ -143,6 +143,61 @@ class TestClasses:
     def test_categories_numbered_differently_are_refused(self, other: Named) -> None:
         with pytest.raises(ConfigError, match=r'ab\.json and .*number their classes differently: .*the same ids'):
             check_agreement(Named('a', 'b'), other, ('a', 'b'))
+
+
+class Pointed(Named):
+    """Stands for a data set with one class, whose objects have keypoints that are loaded."""
+
+    def __init__(self, *keypoints: str) -> None:
+        super().__init__('a')
+        self.metainfo = {'keypoint_names': keypoints}
+
+
+def keypoint_config(**model: Any) -> Config:
+    return Config({'model': {'type': 'YOLODetector', 'head': {'type': 'KeypointHead'}, **model}})
+
+
+class TestKeypoints:
+    def test_their_number_is_settled_from_the_data(self) -> None:
+        cfg = keypoint_config()
+        assert settle_keypoints(cfg, Pointed('nose', 'tail')) == ('nose', 'tail')
+        assert cfg.model.num_keypoints == 2
+
+    def test_names_count_though_the_points_are_not_loaded(self) -> None:
+        cfg, dataset = keypoint_config(), Named('a')
+        dataset.keypoint_names = ('nose', 'tail')
+        assert settle_keypoints(cfg, dataset) == ('nose', 'tail')
+
+    def test_a_head_without_keypoints_hears_nothing_of_them(self) -> None:
+        for model in ({'type': 'YOLODetector'}, {'type': 'YOLODetector', 'head': {'type': 'SegmentHead'}}):
+            cfg = Config({'model': model})
+            assert settle_keypoints(cfg, Pointed('nose')) == ()
+            assert 'num_keypoints' not in cfg.model
+
+    def test_a_stated_number_that_disagrees_is_an_error(self) -> None:
+        message = r'model\.num_keypoints is 17, but a\.json has 2 keypoints \(nose, tail\); remove model'
+        with pytest.raises(ConfigError, match=message):
+            settle_keypoints(keypoint_config(num_keypoints=17), Pointed('nose', 'tail'))
+        assert settle_keypoints(keypoint_config(num_keypoints=2), Pointed('nose', 'tail')) == ('nose', 'tail')
+
+    def test_data_that_names_none_needs_a_stated_number(self) -> None:
+        with pytest.raises(
+            ConfigError, match=r"head predicts keypoints, but a\.json names none; .* add 'keypoints' to"
+        ):
+            settle_keypoints(keypoint_config(), Named('a'))
+        cfg = keypoint_config(num_keypoints=3)
+        assert settle_keypoints(cfg, Named('a')) == ()
+        assert cfg.model.num_keypoints == 3
+
+    def test_training_and_validation_must_name_the_same(self) -> None:
+        names = ('nose', 'tail')
+        check_agreement(Pointed(*names), Pointed(*names), ('a',), keypoints=names)
+        check_agreement(Pointed(*names), Named('a'), ('a',), keypoints=names)
+        with pytest.raises(
+            ConfigError, match=r'name their keypoints differently: .*; give both files the same, in the'
+        ):
+            check_agreement(Pointed(*names), Pointed('tail', 'nose'), ('a',), keypoints=names)
+        check_agreement(Pointed(*names), Pointed('tail', 'nose'), ('a',))  # nobody predicts them
 
 
 class TestLoader:

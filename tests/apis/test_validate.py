@@ -126,6 +126,23 @@ def test_everything_that_is_wrong_is_said_at_once(edit: Edit) -> None:
     assert len(str(error.value).splitlines()) == 2
 
 
+def test_a_loss_without_a_type_has_the_keys_of_the_task_of_the_head() -> None:
+    cfg = load_config(CONFIG)
+    cfg.model.loss = {'mask_gain': 1.0}
+    with pytest.raises(ConfigError, match=r'model\.loss\.mask_gain is no key of DetectionLoss'):
+        validate(cfg)
+    cfg.model.head = {'type': 'SegmentHead'}
+    validate(cfg)
+    cfg.model.loss = {'maks_gain': 1.0}
+    with pytest.raises(
+        ConfigError, match=r"model\.loss\.maks_gain is no key of SegmentationLoss; did you mean 'mask_ga"
+    ):
+        validate(cfg)
+    cfg.model.loss = {'type': 'DetectionLoss', 'mask_gain': 1.0}
+    with pytest.raises(ConfigError, match='no key of DetectionLoss'):
+        validate(cfg)
+
+
 def test_names_that_begin_with_an_underscore_are_free(edit: Edit) -> None:
     validate(edit('_anything', {'at': 'all'}))
 

@@ -51,6 +51,28 @@ def test_size_and_classes_come_from_the_config_unless_stated(config):
     assert analyze(config).params == fewer < 2_437_552
 
 
+@pytest.mark.parametrize(
+    ('head', 'options', 'params', 'gflops'),
+    [
+        ('SegmentHead', {}, 2_717_284, 8.9974),
+        ('OrientedHead', {'image_size': 1024, 'num_classes': 15}, 2_563_976, 14.6771),
+        ('KeypointHead', {}, 2_548_204, 5.5508),
+    ],
+)
+def test_every_head_can_be_counted(tmp_path, head, options, params, gflops):
+    path = tmp_path / 'config.py'
+    path.write_text(f"model = dict(type='YOLODetector', scale='n', head=dict(type='{head}'))\n")
+    cost = analyze(path, **options)
+    assert cost.params == params
+    assert cost.gflops == pytest.approx(gflops, abs=1e-4)
+    if head == 'KeypointHead':
+        assert analyze(path, num_classes=1).params == 2_524_346
+        assert analyze(path, num_keypoints=5).params < params
+    else:
+        with pytest.raises(ValueError, match=f'{head} predicts no keypoints'):
+            analyze(path, num_keypoints=5)
+
+
 def test_a_size_that_cannot_be_is_refused(config):
     with pytest.raises(ValueError, match='multiple of 32; change image_size'):
         analyze(config, image_size=100)
