@@ -1,15 +1,15 @@
 """Masks of detections: sums of prototypes, at the resolution of the original image, as run lengths.
 
-Shape suffixes: N kept detections of one image, n those of a chunk, K prototypes, h, w cells of the prototypes,
-H, W pixels of the network input.
+Shape suffixes: N kept detections of one image, K prototypes, h, w cells of the prototypes, H, W pixels of the network
+input.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
-import torch.nn.functional as F
 from faster_coco_eval import mask as coco_mask
 from numpy.typing import NDArray
 from torch import Tensor
@@ -19,12 +19,15 @@ from lucid.structures.detections import RunLengths
 from lucid.structures.targets import MASK_STRIDE
 
 CHUNK_BYTES = 2**26
-"""Of float32 masks of the network input that exist at a time."""
+"""Of the sums of prototypes that exist at a time."""
+
+Window = tuple[slice, slice]
+"""Rows and columns."""
 
 
 @torch.no_grad()
 def decode_masks(
-    coefficients_NK: Tensor, prototypes_KHW: Tensor, boxes_N4: Tensor, *, meta: Mapping[str, Any]
+    coefficients_NK: Tensor, prototypes_Khw: Tensor, boxes_N4: Tensor, *, meta: Mapping[str, Any]
 ) -> list[RunLengths]:
     """Masks of one image in its original pixels, row by row; reads the device.
 
@@ -32,11 +35,12 @@ def decode_masks(
     detection's box (a pixel whose centre is on the left or upper edge is inside, on the right or lower one outside),
     thresholded above 0.5, and each original pixel takes the value of the input pixel that its centre falls into.
 
-    Some detections at a time: memory is bounded whatever N and the size of the original image are.
+    The sums are the device's, some detections at a time; what follows is the host's, and only inside the box: memory
+    is bounded whatever N and the size of the original image are.
 
     Args:
         coefficients_NK: any floating dtype, as are the prototypes.
-        prototypes_KHW: of the whole network input, ``MASK_STRIDE`` pixels per cell.
+        prototypes_Khw: of the whole network input, ``MASK_STRIDE`` pixels per cell.
         boxes_N4: xyxy, pixels of the network input.
         meta: ``original_hw`` and ``matrix`` (3x3, original pixels to input pixels).
 
@@ -45,40 +49,50 @@ def decode_masks(
 
     Source: YOLACT (arXiv:1904.02689) sec. 3.1, 3.2; cutting after the enlargement is this project's choice.
     """
-    size = (MASK_STRIDE * prototypes_KHW.shape[1], MASK_STRIDE * prototypes_KHW.shape[2])
-    cells = _source_cells(np.asarray(meta['matrix'], dtype=np.float64), meta['original_hw'], size)
-    step = max(1, CHUNK_BYTES // (4 * size[0] * size[1]))
+    _, height, width = prototypes_Khw.shape
+    source = _source_pixels(
+        np.asarray(meta['matrix'], dtype=np.float64), meta['original_hw'], (MASK_STRIDE * height, MASK_STRIDE * width)
+    )
+    boxes = boxes_N4.float().cpu().numpy()
+    step = max(1, CHUNK_BYTES // (4 * height * width))
     found: list[RunLengths] = []
-    for start in range(0, len(boxes_N4), step):
-        coefficients_nK, boxes_n4 = coefficients_NK[start : start + step], boxes_N4[start : start + step]
-        masks_nHW = _input_masks(coefficients_nK, prototypes_KHW, boxes_n4).cpu().numpy()
-        found += [
-            _run_lengths(*_resample(mask_HW, cells, box_4), meta['original_hw'])
-            for mask_HW, box_4 in zip(masks_nHW, boxes_n4.float().cpu().numpy(), strict=True)
-        ]
+    for start in range(0, len(boxes), step):
+        with torch.autocast(prototypes_Khw.device.type, enabled=False):
+            sums = coefficients_NK[start : start + step].float() @ prototypes_Khw.float().flatten(1)
+        cells = sums.sigmoid().view(-1, height, width).cpu().numpy()
+        for cells_hw, box_4 in zip(cells, boxes[start : start + step], strict=True):
+            inside = _pixels_inside(box_4, (height, width))
+            part, corner = _resample(_enlarge(cells_hw, inside) > 0.5, inside, source)
+            found.append(_run_lengths(part, corner, meta['original_hw']))
     return found
 
 
-def _input_masks(coefficients_nK: Tensor, prototypes_KHW: Tensor, boxes_n4: Tensor) -> Tensor:
-    """Bool (n, H, W), pixels of the network input."""
-    _, height, width = prototypes_KHW.shape
-    with torch.autocast(prototypes_KHW.device.type, enabled=False):
-        cells_n1hw = (coefficients_nK.float() @ prototypes_KHW.float().flatten(1)).sigmoid().view(-1, 1, height, width)
-    # Before the threshold: a cell's edge is no edge of the object.
-    enlarged_nHW = F.interpolate(
-        cells_n1hw,
-        size=(MASK_STRIDE * height, MASK_STRIDE * width),
-        mode='bilinear',
-        align_corners=False,
-    ).squeeze(1)
-    x1, y1, x2, y2 = boxes_n4.float().unsqueeze(1).unbind(2)
-    x_W = torch.arange(enlarged_nHW.shape[2], device=boxes_n4.device) + 0.5
-    y_H = torch.arange(enlarged_nHW.shape[1], device=boxes_n4.device) + 0.5
-    in_columns_nW, in_rows_nH = (x_W >= x1) & (x_W < x2), (y_H >= y1) & (y_H < y2)
-    return (enlarged_nHW > 0.5) & in_rows_nH.unsqueeze(2) & in_columns_nW.unsqueeze(1)
+def _pixels_inside(box_4: NDArray[np.float32], cells: tuple[int, int]) -> Window:
+    """Rows and columns of the network input whose centres are in a box; empty ranges for one that is not finite."""
+    if not np.isfinite(box_4).all():
+        return slice(0, 0), slice(0, 0)
+    limits = np.array([MASK_STRIDE * cells[1], MASK_STRIDE * cells[0]] * 2)
+    left, top, right, bottom = np.ceil(np.clip(box_4.astype(np.float64) - 0.5, 0, limits)).astype(int).tolist()
+    return slice(top, max(top, bottom)), slice(left, max(left, right))
 
 
-def _source_cells(
+def _enlarge(cells_hw: NDArray[np.float32], inside: Window) -> NDArray[np.float32]:
+    """Pixels of the bilinear enlargement in a window, from the cells that they lie between."""
+    if any(side.stop == side.start for side in inside):
+        return np.zeros([side.stop - side.start for side in inside], dtype=np.float32)
+    # One cell more on each side, or where there is none the edge, which is then that of the whole enlargement too.
+    near = [slice(max(side.start // MASK_STRIDE - 1, 0), (side.stop - 1) // MASK_STRIDE + 2) for side in inside]
+    part_hw = np.ascontiguousarray(cells_hw[near[0], near[1]])
+    size = (MASK_STRIDE * part_hw.shape[1], MASK_STRIDE * part_hw.shape[0])
+    enlarged = np.asarray(cv2.resize(part_hw, size, interpolation=cv2.INTER_LINEAR), dtype=np.float32)
+    rows, columns = (
+        slice(side.start - MASK_STRIDE * cells.start, side.stop - MASK_STRIDE * cells.start)
+        for side, cells in zip(inside, near, strict=True)
+    )
+    return enlarged[rows, columns]
+
+
+def _source_pixels(
     matrix: Matrix, original_hw: Sequence[int], size: tuple[int, int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Row and column of the network input under each original pixel's centre, -1 outside.
@@ -98,21 +112,22 @@ def _source_cells(
 
 
 def _resample(
-    mask_HW: NDArray[np.bool_], cells: tuple[NDArray[np.int64], NDArray[np.int64]], box_4: NDArray[np.float32]
+    mask: NDArray[np.bool_], inside: Window, source: tuple[NDArray[np.int64], NDArray[np.int64]]
 ) -> tuple[NDArray[np.bool_], tuple[int, int]]:
-    """The part of the original image that a box covers, and the row and column where it begins; empty outside of it."""
-    rows, columns = cells
-    x1, y1, x2, y2 = box_4
-    ys = np.flatnonzero(((rows >= 0) & (rows + 0.5 >= y1) & (rows + 0.5 < y2)).any(axis=1))
-    xs = np.flatnonzero(((columns >= 0) & (columns + 0.5 >= x1) & (columns + 0.5 < x2)).any(axis=0))
+    """The part of the original image that looks into a window of the input, and the row and column where it begins."""
+    rows, columns = source
+    in_rows = (rows >= inside[0].start) & (rows < inside[0].stop)
+    in_columns = (columns >= inside[1].start) & (columns < inside[1].stop)
+    ys, xs = np.flatnonzero(in_rows.any(axis=1)), np.flatnonzero(in_columns.any(axis=0))
     if not len(ys) or not len(xs):
         return np.zeros((0, 0), dtype=np.bool_), (0, 0)
     window = slice(ys[0], ys[-1] + 1), slice(xs[0], xs[-1] + 1)
+    rows, columns = rows - inside[0].start, columns - inside[1].start
     if rows.shape[1] == columns.shape[0] == 1:
-        part = mask_HW[rows[window[0], 0]][:, columns[0, window[1]]]
+        part = mask[rows[window[0], 0]][:, columns[0, window[1]]]
     else:
-        rows, columns = rows[window], columns[window]
-        part = mask_HW[rows, columns] & (rows >= 0) & (columns >= 0)
+        known = (in_rows & in_columns)[window]
+        part = known & mask[np.where(known, rows[window], 0), np.where(known, columns[window], 0)]
     return part, (int(ys[0]), int(xs[0]))
 
 

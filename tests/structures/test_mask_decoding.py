@@ -134,27 +134,28 @@ def test_run_lengths_are_those_of_the_library_for_the_whole_image():
     assert isinstance(found['counts'], str)
 
 
-def test_some_detections_at_a_time_give_the_same_masks_and_never_more_at_once(monkeypatch):
+def test_some_detections_at_a_time_give_the_same_masks(monkeypatch):
     arguments, given = scene(1, count=7), fitted((20, 17), (32, 24))
     whole = decode_masks(*arguments, meta=given)
-    monkeypatch.setattr(mask_decoding, 'CHUNK_BYTES', 2 * 4 * 32 * 24)
-    sizes = []
-    inner = mask_decoding._input_masks
-    monkeypatch.setattr(mask_decoding, '_input_masks', lambda c, p, b: sizes.append(len(c)) or inner(c, p, b))
+    monkeypatch.setattr(mask_decoding, 'CHUNK_BYTES', 2 * 4 * 8 * 6)
+    sizes, sigmoid = [], torch.Tensor.sigmoid
+    monkeypatch.setattr(torch.Tensor, 'sigmoid', lambda tensor: sizes.append(len(tensor)) or sigmoid(tensor))
     assert decode_masks(*arguments, meta=given) == whole
     assert sizes == [2, 2, 2, 1]
 
 
 def test_a_large_image_with_many_detections_stays_in_bounds(monkeypatch):
-    """300 masks of 12 million pixels, 3.6 GB as bool, are never there at once: no array is larger than a chunk's."""
-    largest = []
-    inner = mask_decoding._resample
-    monkeypatch.setattr(mask_decoding, '_resample', lambda *a: [result := inner(*a), largest.append(result[0].size)][0])
+    """300 masks of 12 million pixels, 3.6 GB as bool, are never there at once: one at a time, of its box's size."""
+    sizes, inner = [], mask_decoding._run_lengths
+    monkeypatch.setattr(
+        mask_decoding, '_run_lengths', lambda part, *more: sizes.append(part.shape) or inner(part, *more)
+    )
     boxes = torch.tensor([[10.0, 20.0, 14.0, 26.0]]).repeat(300, 1)
     found = decode_masks(torch.ones(300, 1), torch.ones(1, 16, 16), boxes, meta=fitted((3000, 4000), (64, 64)))
+    # The input has 1 pixel for 62.5 of the original, and 8 pixels of padding above.
+    assert set(sizes) == {(375, 250)}
     assert len(found) == 300
-    assert max(largest) <= 4 * 63 * 6 * 63
-    assert coco_mask.area(found[0]) == max(largest)
+    assert coco_mask.area(found[0]) == 375 * 250
 
 
 def test_half_precision_is_summed_in_float32_and_autocast_does_not_matter():
