@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import time
 
 import numpy as np
 import pytest
@@ -94,6 +95,21 @@ def test_no_python_object_per_outline_is_kept(coco):
     )
     # 40 points of 8 bytes, two ring offsets and a row offset of 8 bytes each, and what a box needs
     assert many - one < 1000 * (40 * 8 + 3 * 8 + 41)
+
+
+def test_loading_takes_as_long_as_there_are_objects(coco):
+    kinds = ('masks', 'rboxes', 'keypoints')
+    row = {'category_id': 1, 'segmentation': [SQUARE], 'keypoints': [5, 5, 2] * 3}
+    seconds = []
+    for count in (300, 2400):
+        root = coco([row] * count, categories=[PERSON])
+        starts = [time.process_time()]
+        for _ in range(3):
+            build(root, targets=kinds)
+            starts.append(time.process_time())
+        seconds.append(min(np.diff(starts)))
+    # Eight times the objects: what grows with the square would take 64 times as long.
+    assert seconds[1] < 24 * seconds[0]
 
 
 def test_difficult_objects_are_trained_on_and_told(coco):

@@ -11,7 +11,9 @@ import pytest
 
 from lucid.datasets import shapes
 from lucid.datasets.coco import CocoDataset
+from lucid.datasets.collate import detection_collate
 from lucid.datasets.images import read_image
+from lucid.datasets.samplers import SampleKey
 from lucid.datasets.shapes import ShapesDataset
 from lucid.registry import DATASETS
 
@@ -242,3 +244,31 @@ def test_a_data_set_is_described_by_a_config(tmp_path):
         'difficulty': 'easy',
     }
     assert read_image(data.files[0]).shape == (64, 64, 3)
+
+
+@pytest.mark.parametrize('kind', ['masks', 'polygons', 'rboxes', 'keypoints'])
+def test_each_kind_goes_alone_through_the_transforms_that_join_images(tmp_path, kind):
+    pipeline = [
+        {'type': 'Mosaic', 'close_last': 0},
+        {'type': 'RandomAffine', 'degrees': 20},
+        {'type': 'Mixup', 'prob': 1.0, 'close_last': 0},
+        {'type': 'HorizontalFlip', 'prob': 1.0},
+    ]
+    if kind in ('masks', 'polygons'):
+        pipeline.insert(3, {'type': 'CopyPaste', 'prob': 1.0, 'close_last': 0})
+    data = build(tmp_path, targets=('boxes', kind), pipeline=pipeline)
+    samples = [data[SampleKey(0, index, 100)] for index in range(6)]
+    field = {'masks': 'polygons'}.get(kind, kind)
+    for sample in samples:
+        loaded = {name for name in ('polygons', 'rboxes', 'keypoints') if getattr(sample, name) is not None}
+        assert loaded == {field}
+        assert len(getattr(sample, field)) == len(sample.boxes)
+    targets = detection_collate(samples, masks=kind == 'masks')['targets']
+    count = len(targets.boxes_N4)
+    assert count > 20
+    packed = {'masks': targets.masks_NHW, 'rboxes': targets.rboxes_N5, 'keypoints': targets.keypoints_NJ3}
+    assert {name for name, tensor in packed.items() if tensor is not None} == {kind} & set(packed)
+    assert all(len(tensor) == count for tensor in packed.values() if tensor is not None)
+    if kind == 'masks':
+        assert targets.masks_NHW.shape == (count, 24, 24)
+        assert targets.masks_NHW.flatten(1).any(1).float().mean() > 0.8
