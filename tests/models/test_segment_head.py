@@ -8,6 +8,7 @@ from lucid.models.heads.prototypes import ProtoFusion, ProtoNet
 from lucid.registry import HEADS
 from lucid.structures import SegmentOutputs
 from lucid.structures.anchors import make_anchor_grid
+from lucid.structures.mask_decoding import decode_masks
 
 GRID = make_anchor_grid((32, 32))  # 21 anchors
 META = {'image_id': 0, 'file': '', 'original_hw': (16, 16), 'matrix': np.diag([2.0, 2.0, 1.0])}
@@ -154,8 +155,10 @@ def test_the_anchor_of_a_box_gives_its_coefficients_by_both_paths(head):
     expected = np.zeros((16, 16), bool)
     expected[4:8, 0:4] = True
     np.testing.assert_array_equal(coco_mask.decode(found['masks'][1]), expected)
-    # Control: coefficients of the ranks instead of the anchors show other quarters.
-    assert [0 % 4, 3 % 4] != [6 % 4, 8 % 4]
+    # Control: the coefficients of the ranks, 0 and 3, instead of those of the anchors show other quarters.
+    boxes = torch.tensor([[-60.0, -60.0, 90.0, 90.0]]).repeat(2, 1)
+    ranked = decode_masks(outputs.o2o_coefficients_BAK[0, [0, 3]], outputs.prototypes_BKHW[0], boxes, meta=META)
+    assert [quarter_of(mask) for mask in ranked] == [0, 3]
 
 
 def test_nms_drops_what_overlaps_with_its_mask_and_the_branches_are_their_own(head):
