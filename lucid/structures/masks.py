@@ -13,6 +13,8 @@ from lucid.structures.affine import Float32
 from lucid.structures.polygons import Rings
 
 Mask = NDArray[np.bool_]
+PAIRS = 2**13
+"""Points of a ring and of a hole that are compared."""
 
 
 def fill_rings(rings: Rings, size: tuple[int, int], *, origin: tuple[int, int] = (0, 0)) -> Mask:
@@ -125,17 +127,27 @@ def mask_rings(mask: Mask, *, origin: tuple[int, int] = (0, 0)) -> Rings:
     contours, hierarchy = cv2.findContours(points, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE)
     outlines = [np.asarray(contour.reshape(-1, 2) / 2 + origin, np.float32) for contour in contours]
     parents = [int(row[3]) for row in hierarchy[0]] if outlines else []
-    rings = {index: outlines[index] for index, parent in enumerate(parents) if parent < 0}
+    holes: dict[int, Rings] = {index: [] for index, parent in enumerate(parents) if parent < 0}
     for index, parent in enumerate(parents):
         if parent >= 0:
-            rings[parent] = _bridged(rings[parent], outlines[index])
-    return list(rings.values())
+            holes[parent].append(outlines[index])
+    return [_bridged(outlines[index], inner) for index, inner in holes.items()]
 
 
-def _bridged(ring_P2: Float32, hole_Q2: Float32) -> Float32:
-    """A ring that goes round a hole as well, there and back over the shortest way between two of their points."""
-    distances_PQ = np.square(ring_P2[:, None] - hole_Q2[None]).sum(axis=2)
-    here, there = (int(index) for index in np.unravel_index(distances_PQ.argmin(), distances_PQ.shape))
-    around = np.roll(hole_Q2, -there, axis=0)
-    bridged: Float32 = np.concatenate([ring_P2[: here + 1], around, around[:1], ring_P2[here:]])
+def _bridged(ring_P2: Float32, holes: Rings) -> Float32:
+    """A ring that goes round its holes as well, there and back over about the shortest way between two points."""
+    detours = []
+    for hole_Q2 in holes:
+        # Any way will do; all pairs of points would be too many for an object that is full of holes.
+        step = max(1, len(ring_P2) * len(hole_Q2) // PAIRS)
+        x_PQ, y_PQ = (ring_P2[::step, axis, None] - hole_Q2[None, :, axis] for axis in (0, 1))
+        near, there = divmod(int((x_PQ * x_PQ + y_PQ * y_PQ).argmin()), len(hole_Q2))
+        around = np.roll(hole_Q2, -there, axis=0)
+        detours.append((near * step, np.concatenate([around, around[:1], ring_P2[near * step, None]])))
+    detours.sort(key=lambda detour: detour[0])
+    parts, start = [], 0
+    for here, detour in detours:
+        parts += [ring_P2[start : here + 1], detour]
+        start = here + 1
+    bridged: Float32 = np.concatenate([*parts, ring_P2[start:]])
     return bridged
