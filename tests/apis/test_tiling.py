@@ -5,7 +5,9 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 
+from lucid.apis.data import build_metric
 from lucid.apis.tiling import SplitTiling, print_tiling, tile_dota
 from lucid.datasets import CocoDataset, DataError, DotaDataset
 from lucid.structures.polygons import contains
@@ -247,3 +249,18 @@ def test_the_real_images_are_cut_and_read_again(test_data, tmp_path, capsys):
 def farthest(points, others):
     """How far the most lonely of some points is from the nearest of others."""
     return np.linalg.norm(points[:, None] - np.concatenate(others)[None], axis=2).min(axis=1).max()
+
+
+def test_what_the_real_tiles_hold_scores_one_by_tile_and_by_whole_image(test_data, tmp_path):
+    tile_dota(test_data / 'dota', tmp_path / 'tiles', size=512, overlap=200)
+    data = CocoDataset(tmp_path / 'tiles', split='train', image_size=512, targets=('boxes', 'rboxes'))
+    metric = build_metric({'type': 'RotatedMetric', 'max_detections': 1000}, data)
+    metric.dataset_meta = data.metainfo
+    for index in range(len(data)):
+        truth = data.ground_truth(index)
+        kinds = {'boxes': truth.boxes, 'labels': truth.labels, 'rboxes': truth.rboxes}
+        row = {name: torch.from_numpy(value) for name, value in kinds.items()}
+        row['scores'] = torch.linspace(0.9, 0.5, len(truth.labels))
+        metric.process(None, [{'image_id': truth.image_id, 'file': truth.file, **row}])
+    figures = metric.evaluate(len(data))
+    assert figures['rotated/mAP'] == figures['rotated/whole/mAP'] == pytest.approx(1)
