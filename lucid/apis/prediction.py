@@ -20,7 +20,9 @@ from lucid.apis.inference import TrainedDetector, inference_detector
 from lucid.apis.outputs import folder_problem
 from lucid.datasets import ImageError, read_image
 from lucid.structures.detections import Prediction
-from lucid.visualization import draw_boxes
+from lucid.structures.points import limbs_of
+from lucid.structures.rotated import exact_corners
+from lucid.visualization import draw_objects
 
 ROWS = 50
 """Images that the table lists."""
@@ -29,7 +31,9 @@ ROWS = 50
 class PredictedFiles(NamedTuple):
     """What became of a list of image files.
 
-    records:    per image that was read: file, picture, width, height, detections (class, label, score, box xyxy)
+    records:    per image that was read: file, picture, width, height, detections: class, label, score, box (xyxy), and
+                what else the detector predicts: mask (run lengths), rotated_box (cx, cy, w, h, theta in radians) and
+                its four corners, or keypoints (x, y each); pixels of the image
     unreadable: what is wrong with the other files, each message with the file's name
     json_file:  where ``records`` are written
     """
@@ -116,13 +120,8 @@ def predict_files(
             detector, list(images.values()), batch_size=batch_size, score_threshold=score_threshold
         )
         for (file, image), prediction in zip(images.items(), predictions, strict=True):
-            picture = draw_boxes(
-                image,
-                prediction['boxes'],
-                prediction['labels'],
-                scores=prediction['scores'],
-                classes=detector.classes,
-            )
+            objects = {**prediction, 'limbs': limbs_of(detector.keypoint_names)}
+            picture = draw_objects(image, objects, classes=detector.classes)
             mmcv.imwrite(mmcv.rgb2bgr(picture), str(pictures[file]))
             records.append(_record(file, pictures[file], image.shape, prediction, detector.classes))
     json_file = out / 'predictions.json'
@@ -155,7 +154,8 @@ def _pictures(files: Sequence[Path], out: Path) -> dict[Path, Path]:
 def _record(
     file: Path, picture: Path, shape: Sequence[int], prediction: Prediction, classes: Sequence[str]
 ) -> dict[str, Any]:
-    rows = zip(prediction['labels'].tolist(), prediction['scores'].tolist(), prediction['boxes'].tolist(), strict=True)
+    columns = (prediction['labels'].tolist(), prediction['scores'].tolist(), prediction['boxes'].tolist())
+    rows = zip(*columns, _shapes(prediction), strict=True)
     return {
         'file': str(file),
         'picture': str(picture),
@@ -166,11 +166,35 @@ def _record(
                 'class': classes[label],
                 'label': label,
                 'score': round(score, 4),
-                'box': [round(value, 2) for value in box],
+                'box': _rounded(box),
+                **shape,
             }
-            for label, score, box in rows
+            for label, score, box, shape in rows
         ],
     }
+
+
+def _shapes(prediction: Prediction) -> list[dict[str, Any]]:
+    """What each detection has beside its box."""
+    shapes: list[dict[str, Any]] = [{} for _ in prediction['scores']]
+    if 'masks' in prediction:
+        for shape, mask in zip(shapes, prediction['masks'], strict=True):
+            shape['mask'] = mask
+    if 'rboxes' in prediction:
+        rboxes = prediction['rboxes'].numpy()
+        for shape, (*sides, theta), ring in zip(shapes, rboxes.tolist(), exact_corners(rboxes).tolist(), strict=True):
+            shape |= {
+                'rotated_box': [*_rounded(sides), round(theta, 4)],
+                'corners': [_rounded(point) for point in ring],
+            }
+    if 'keypoints' in prediction:
+        for shape, points in zip(shapes, prediction['keypoints'].tolist(), strict=True):
+            shape['keypoints'] = [_rounded(point) for point in points]
+    return shapes
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    return [round(value, 2) for value in values]
 
 
 def _write_json(records: list[dict[str, Any]], path: Path) -> None:

@@ -11,6 +11,7 @@ from mmengine.logging import print_log
 from lucid.evaluation.kinds import BOXES, KEYPOINTS, MASKS, RBOXES, Kind
 from lucid.evaluation.truth_shapes import keypoint_shapes, mask_shapes, rotated_shapes
 from lucid.structures.coco_json import Category, read_categories, read_coco_json, whole_number
+from lucid.structures.points import limbs_of
 
 
 class GroundTruth(NamedTuple):
@@ -20,12 +21,14 @@ class GroundTruth(NamedTuple):
     classes:       names, sorted by category id
     category_ids:  ids of the file, ascending
     num_keypoints: per object; 0 where none are compared
+    limbs:         pairs of keypoints that a picture joins
     """
 
     coco: COCO
     classes: tuple[str, ...]
     category_ids: tuple[int, ...]
     num_keypoints: int = 0
+    limbs: tuple[tuple[int, int], ...] = ()
 
 
 def read_ground_truth(source: str | Path | Mapping[str, Any], kind: Kind = BOXES) -> GroundTruth:
@@ -92,7 +95,8 @@ def read_ground_truth(source: str | Path | Mapping[str, Any], kind: Kind = BOXES
     listed = [{'id': category.id, 'name': category.name} for category in categories]
     coco = COCO({'images': images, 'annotations': annotations, 'categories': listed})
     names, ids = (tuple(getattr(category, key) for category in categories) for key in ('name', 'id'))
-    return GroundTruth(coco, names, ids, num_keypoints)
+    limbs = limbs_of(max((category.keypoints for category in categories), default=())) if num_keypoints else ()
+    return GroundTruth(coco, names, ids, num_keypoints, limbs)
 
 
 def is_ignored(row: Mapping[str, Any], kind: Kind) -> bool:

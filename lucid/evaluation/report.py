@@ -71,7 +71,7 @@ def make_report(
         f1=f1,
         confusion=confusion_matrix(images, truths, len(names), score=score, iou=iou, overlap=overlap),
         confusion_rule=confusion_rule,
-        worst=worst_images(images, truths, matches, confidence=confidence, number=num_worst),
+        worst=worst_images(images, truths, matches, confidence=confidence, number=num_worst, limbs=truth.limbs),
         overlap=kind.overlap,
     )
 
@@ -147,6 +147,7 @@ def worst_images(
     *,
     confidence: float,
     number: int,
+    limbs: tuple[tuple[int, int], ...] = (),
 ) -> tuple[ImageErrors, ...]:
     """The images with the most missed boxes and false detections together, of equals the lowest id.
 
@@ -156,6 +157,7 @@ def worst_images(
         matches: What ``match_by_class`` returned for each image.
         confidence: Detections below it do not count.
         number: Images at most; one without an error is none of them.
+        limbs: Pairs of keypoints that a picture joins.
 
     Returns:
         Worst first.
@@ -180,14 +182,14 @@ def worst_images(
                 boxes=shown.boxes,
                 scores=shown.scores,
                 labels=shown.labels,
-                truth_shapes=_shapes(objects),
-                shapes=_shapes(shown),
+                truth_shapes=_shapes(objects, limbs),
+                shapes=_shapes(shown, limbs),
             )
         )
     return tuple(worst)
 
 
-def _shapes(rows: ImageResult | Objects) -> dict[str, Any]:
+def _shapes(rows: ImageResult | Objects, limbs: tuple[tuple[int, int], ...]) -> dict[str, Any]:
     """What is drawn of detections or objects beside their boxes."""
-    shapes = {'masks': rows.masks, 'rboxes': rows.rboxes, 'keypoints': rows.keypoints}
+    shapes = {'masks': rows.masks, 'rboxes': rows.rboxes, 'keypoints': rows.keypoints, 'limbs': limbs or None}
     return {key: values for key, values in shapes.items() if values is not None}

@@ -79,6 +79,8 @@ def _mask(segmentation: Any, size: tuple[int, int]) -> Shape:
                 if sum(mask['counts']) != height * width or min(mask['counts']) < 0:
                     return None
                 mask = coco_mask.frPyObjects(mask, height, width)
+            else:
+                coco_mask.decode(mask)  # whether it fills the image, which nothing else asks
         else:
             rings = [_numbers(ring, None) for ring in segmentation]
             if not all(ring and len(ring) >= 6 and len(ring) % 2 == 0 for ring in rings):

@@ -21,7 +21,8 @@ class ImageErrors(NamedTuple):
     num_missed:   objects that no detection of their class found
     num_false:    detections that found no object of their class, or one that a better detection had found
     truth_boxes:  (N, 4), boxes: (N, 4), xyxy, pixels of the original image
-    truth_shapes, shapes: what was compared, by ``masks``, ``rboxes`` or ``keypoints``; empty where it was boxes
+    truth_shapes, shapes: what was compared, by ``masks``, ``rboxes`` or ``keypoints``, these with the ``limbs`` that
+                  join them; empty where it was boxes
     """
 
     image_id: int

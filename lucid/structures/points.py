@@ -14,6 +14,18 @@ COCO_SIGMAS = (
 )
 """How far annotators disagree about each of COCO's 17 keypoints of a person, relative to the object's size."""
 
+COCO_LIMBS = (
+    *(('nose', 'left_eye'), ('nose', 'right_eye'), ('left_eye', 'right_eye')),
+    *(('left_eye', 'left_ear'), ('right_eye', 'right_ear'), ('left_ear', 'left_shoulder')),
+    *(('right_ear', 'right_shoulder'), ('left_shoulder', 'right_shoulder')),
+    *(('left_shoulder', 'left_elbow'), ('left_elbow', 'left_wrist')),
+    *(('right_shoulder', 'right_elbow'), ('right_elbow', 'right_wrist')),
+    *(('left_shoulder', 'left_hip'), ('right_shoulder', 'right_hip'), ('left_hip', 'right_hip')),
+    *(('left_hip', 'left_knee'), ('left_knee', 'left_ankle')),
+    *(('right_hip', 'right_knee'), ('right_knee', 'right_ankle')),
+)
+"""The lines of a person in COCO, by the names of its keypoints."""
+
 
 def warp_keypoints(matrix: Matrix, keypoints_NK3: Float32) -> Float32:
     """Map keypoints; those that are not labelled stay at (0, 0)."""
@@ -44,3 +56,9 @@ def flip_order(names: Sequence[str]) -> NDArray[np.int64]:
             )
         order.append(names.index(partner))
     return np.array(order, dtype=np.int64)
+
+
+def limbs_of(names: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """Which keypoints a picture joins by lines, by their places: those of ``COCO_LIMBS`` whose ends both have names."""
+    place = {name: i for i, name in enumerate(names)}
+    return tuple((place[start], place[end]) for start, end in COCO_LIMBS if start in place and end in place)

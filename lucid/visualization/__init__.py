@@ -2,6 +2,7 @@
 
 from lucid.visualization.boxes import draw_boxes
 from lucid.visualization.figure_painter import FigurePainter
+from lucid.visualization.objects import draw_objects
 from lucid.visualization.outlines import draw_outlines
 from lucid.visualization.painter import DetectionPainter
 from lucid.visualization.palette import class_color, text_color
@@ -13,6 +14,7 @@ __all__ = [
     'add_caption',
     'class_color',
     'draw_boxes',
+    'draw_objects',
     'draw_outlines',
     'grid',
     'resize_to_side',

@@ -9,6 +9,9 @@ import numpy as np
 from lucid.visualization.palette import class_color, text_color
 from lucid.visualization.text import put_text, text_size
 
+CROWDED = 40
+"""Objects of a picture up to which all are named."""
+
 
 def draw_boxes(
     image: np.ndarray,
@@ -17,10 +20,13 @@ def draw_boxes(
     *,
     scores: Any = None,
     classes: Sequence[str] = (),
+    frames: bool = True,
 ) -> np.ndarray:
     """Draw boxes and their names on a copy of an image; the highest score lies on top.
 
-    Boxes are clipped to the image. Those that miss it, have no area or are not finite are left out.
+    Boxes are clipped to the image. Those that miss it, have no area or are not finite are left out. A name that would
+    lie on that of a higher score is left out, and of more than ``CROWDED`` objects only the best of each class is
+    named: their names would hide them.
 
     Args:
         image: uint8 (H, W, 3), RGB; stays as it is.
@@ -28,6 +34,7 @@ def draw_boxes(
         labels: (N,), class indices.
         scores: (N,), written behind the names; None for ground truth.
         classes: Names by label; a label without a name is written as a number.
+        frames: Whether to draw the boxes, or their names alone.
 
     Returns:
         uint8 (H, W, 3), RGB, owned by the caller.
@@ -42,14 +49,21 @@ def draw_boxes(
     scores_N = None if scores is None else np.asarray(scores, dtype=np.float64).reshape(-1)
     order = range(len(boxes_N4)) if scores_N is None else np.argsort(scores_N, kind='stable')
     drawn = [(i, corners) for i in order if (corners := _pixels(boxes_N4[i], width, height)) is not None]
-    for i, (left, top, right, bottom) in drawn:
+    for i, (left, top, right, bottom) in drawn if frames else ():
         cv2.rectangle(picture, (left, top), (right, bottom), class_color(int(labels_N[i])), line)
     # Names after all the boxes, so that no line runs through a name.
-    for i, corners in drawn:
+    strips: list[tuple[int, int, int, int]] = []
+    named: set[int] = set()
+    for i, corners in reversed(drawn):
         label = int(labels_N[i])
         name = classes[label] if 0 <= label < len(classes) else str(label)
         text = name if scores_N is None else f'{name} {scores_N[i]:.2f}'
-        _draw_name(picture, text, corners, class_color(label), line, letters)
+        strip = _strip(text, corners, picture.shape, line, letters)
+        if (len(drawn) > CROWDED and label in named) or any(_meet(strip, other) for other in strips):
+            continue
+        _draw_name(picture, text, strip, class_color(label), letters)
+        strips.append(strip)
+        named.add(label)
     return picture
 
 
@@ -64,19 +78,31 @@ def _pixels(box: np.ndarray, width: int, height: int) -> tuple[int, int, int, in
     return left, top, max(left, round(right) - 1), max(top, round(bottom) - 1)
 
 
-def _draw_name(
-    picture: np.ndarray,
-    text: str,
-    corners: tuple[int, int, int, int],
-    color: tuple[int, int, int],
-    line: int,
-    letters: int,
-) -> None:
-    """Write on a filled strip above the box, or inside it where there is no room above; moved left at the border."""
+def _strip(
+    text: str, corners: tuple[int, int, int, int], shape: tuple[int, ...], line: int, letters: int
+) -> tuple[int, int, int, int]:
+    """First columns and rows, and last ones, of a name above its box, or inside where there is no room; moved left at
+    the border.
+    """
     left, top, _, _ = corners
     room, margin = text_size(text, letters), max(1, letters // 6)
-    strip_width, strip_height = room.width + 2 * margin, room.height + margin
-    x = max(0, min(left - line // 2, picture.shape[1] - strip_width))
-    y = top - strip_height if top >= strip_height else top
-    cv2.rectangle(picture, (x, y), (x + strip_width - 1, y + strip_height - 1), color, cv2.FILLED)
-    put_text(picture, text, (x + margin, y + margin // 2 + room.ascent), letters, text_color(color))
+    width, height = room.width + 2 * margin, room.height + margin
+    x = max(0, min(left - line // 2, shape[1] - width))
+    y = top - height if top >= height else top
+    return x, y, x + width - 1, y + height - 1
+
+
+def _meet(strip: tuple[int, int, int, int], other: tuple[int, int, int, int]) -> bool:
+    """Whether two of them share a pixel."""
+    return strip[0] <= other[2] and other[0] <= strip[2] and strip[1] <= other[3] and other[1] <= strip[3]
+
+
+def _draw_name(
+    picture: np.ndarray, text: str, strip: tuple[int, int, int, int], color: tuple[int, int, int], letters: int
+) -> None:
+    """Write on a filled strip."""
+    x, y, right, bottom = strip
+    margin = max(1, letters // 6)
+    cv2.rectangle(picture, (x, y), (right, bottom), color, cv2.FILLED)
+    origin = (x + margin, y + margin // 2 + text_size(text, letters).ascent)
+    put_text(picture, text, origin, letters, text_color(color))

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from lucid.registry import VISUALIZERS
-from lucid.visualization.boxes import draw_boxes
-from lucid.visualization.outlines import draw_outlines
+from lucid.visualization.objects import draw_objects
 from lucid.visualization.panels import add_caption, grid, resize_to_side
+
+_ROWS = ('boxes', 'labels', 'scores', 'masks', 'rboxes', 'keypoints')
 
 
 @VISUALIZERS.register_module()
@@ -17,8 +18,8 @@ class DetectionPainter:
 
     Images are uint8 (H, W, 3) RGB, in and out; what comes out is the caller's. Objects are a dict with ``boxes``
     (N, 4) xyxy in pixels of their image, ``labels`` (N,), and for predictions ``scores`` (N,): arrays or tensors on the
-    host. Polygons, rotated boxes and keypoints are drawn too where they are given, as ``draw_outlines`` says. It is no
-    mmengine visualizer: it only draws, and the runner's own visualizer sends pictures to its backends.
+    host. Masks, polygons, rotated boxes and keypoints are drawn too where they are given, as ``draw_objects`` says. It
+    is no mmengine visualizer: it only draws, and the runner's own visualizer sends pictures to its backends.
 
     Args:
         score_threshold: Predictions below it are not drawn.
@@ -72,7 +73,8 @@ class DetectionPainter:
         """
         least = self.score_threshold if score_threshold is None else score_threshold
         kept = np.asarray(prediction['scores']) >= least
-        shown = {key: np.asarray(prediction[key])[kept] for key in ('boxes', 'labels', 'scores')}
+        shown = {key: _kept(prediction[key], kept) for key in _ROWS if prediction.get(key) is not None}
+        shown['limbs'] = prediction.get('limbs')
         left = f'{caption}: truth ({len(truth["labels"])})'
         right = f'predicted ({len(shown["labels"])}), score ≥ {least:.3g}'
         pair = [
@@ -87,7 +89,12 @@ class DetectionPainter:
     def _panel(self, image: np.ndarray, objects: Mapping[str, Any], classes: Sequence[str]) -> np.ndarray:
         longer = max(image.shape[:2])
         side = self.side or min(max(longer, 320), 480)
-        # Boxes are drawn after scaling: lines and letters that are scaled down get lost.
-        scaled = np.asarray(objects['boxes'], dtype=np.float64).reshape(-1, 4) * (side / longer)
-        picture = draw_outlines(resize_to_side(image, side), objects, scale=side / longer)
-        return draw_boxes(picture, scaled, objects['labels'], scores=objects.get('scores'), classes=classes)
+        # Drawn after scaling: lines and letters that are scaled down get lost.
+        return draw_objects(resize_to_side(image, side), objects, classes=classes, scale=side / longer)
+
+
+def _kept(values: Any, kept: np.ndarray) -> Any:
+    """Some rows of an array, or of a list, which masks may be."""
+    if isinstance(values, list):
+        return [value for value, wanted in zip(values, kept, strict=True) if wanted]
+    return np.asarray(values)[kept]

@@ -140,3 +140,39 @@ def test_a_long_list_is_cut_in_the_table_and_whole_in_the_json(tmp_path, detecto
     assert '049.png' in console.file.getvalue()
     assert '050.png' not in console.file.getvalue()
     assert '3 more images' in console.file.getvalue()
+
+
+class Shaped(Corner):
+    """Finds a mask, a rotated box and three keypoints, too."""
+
+    def forward(self, inputs, targets=None, metas=None, mode='tensor'):
+        more = {
+            'masks': [{'size': [60, 80], 'counts': '0Pf4'}, {'size': [60, 80], 'counts': '0Pf4'}],
+            'rboxes': torch.tensor([[24.0, 36, 40, 20, 0.0], [4, 4, 9, 9, 0.5]]),
+            'keypoints': torch.tensor([[[10.125, 20], [30, 50], [8, 16]], [[0.0, 0], [1, 1], [2, 2]]]),
+        }
+        return [{**found, **more} for found in super().forward(inputs, targets, metas, mode)]
+
+
+def test_masks_rotated_boxes_and_keypoints_are_in_the_json_and_in_the_picture(tmp_path, console):
+    names = ('nose', 'left_eye', 'tail')
+    pipeline = (Letterbox(image_size=64),)
+    shaped = TrainedDetector(Shaped(), ('bolt', 'nut'), pipeline, torch.device('cpu'), names)
+    file = photo(tmp_path / 'in' / 'a.png')
+    result = predict_files(shaped, [file], tmp_path / 'out', console=console)
+    ((detection,),) = (record['detections'] for record in json.loads(result.json_file.read_text()))
+    assert detection == {
+        'class': 'nut',
+        'label': 1,
+        'score': 0.91,
+        'box': [8.0, 16.0, 40.0, 56.0],
+        'mask': {'size': [60, 80], 'counts': '0Pf4'},
+        'rotated_box': [24.0, 36.0, 40.0, 20.0, 0.0],
+        'corners': [[4.0, 26.0], [44.0, 26.0], [44.0, 46.0], [4.0, 46.0]],
+        'keypoints': [[10.12, 20.0], [30.0, 50.0], [8.0, 16.0]],
+    }
+    picture = mmcv.imread(str(tmp_path / 'out' / 'a.png'), channel_order='rgb')
+    plain = TrainedDetector(Corner(), ('bolt', 'nut'), pipeline, torch.device('cpu'))
+    predict_files(plain, [file], tmp_path / 'plain', console=console)
+    other = mmcv.imread(str(tmp_path / 'plain' / 'a.png'), channel_order='rgb')
+    assert (picture != other).any(axis=2).sum() > 300

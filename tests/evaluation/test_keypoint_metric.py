@@ -59,7 +59,10 @@ def test_real_persons_as_prediction_score_one_with_the_sigmas_of_coco(test_data,
     moved = oracle(path)
     for found in moved:
         found['keypoints'] = found['keypoints'] + 12
-    assert 0 < evaluate(CocoKeypointMetric(ann_file=path), moved)['coco/keypoint/mAP'] < 1
+    metric = CocoKeypointMetric(ann_file=path)
+    assert 0 < evaluate(metric, moved)['coco/keypoint/mAP'] < 1
+    worst = metric.reports()[0].worst[0]
+    assert len(worst.shapes['limbs']) == len(worst.truth_shapes['limbs']) == 19
 
 
 def test_a_displaced_point_passes_the_thresholds_up_to_the_formula(coco_json, predicted):

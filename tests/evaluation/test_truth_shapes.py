@@ -51,6 +51,7 @@ def test_a_ring_far_beyond_the_image_costs_nothing_and_keeps_its_part_inside():
         {'size': [10, 20], 'counts': [100]},
         {'size': [10, 20], 'counts': [-100, 300]},
         {'size': [10, 20], 'counts': 'PPPPPPPPPPPPPPPP'},
+        {'size': [10, 20], 'counts': '04'},  # 4 of the 200 pixels
         {'size': [10, 20], 'counts': 7},
         {'size': [10, 20], 'counts': [200]},  # no pixel
         {'counts': [100, 100]},

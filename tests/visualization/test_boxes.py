@@ -96,3 +96,39 @@ def test_lines_and_letters_grow_with_the_picture(side, line, letters):
     rows = [y for _, y in pixels_of(picture, class_color(0))]
     strip = round(0.5 * side) - min(rows)
     assert letters <= strip <= 1.5 * letters + 2
+
+
+def test_a_name_that_would_lie_on_that_of_a_higher_score_is_left_out():
+    boxes, scores = [[20, 60, 60, 100], [22, 62, 62, 102], [100, 60, 140, 100]], [0.5, 0.9, 0.4]
+    picture = draw_boxes(canvas(), boxes, [0, 1, 2], scores=scores, classes=['aa', 'bb', 'cc'])
+    without = draw_boxes(canvas(), boxes, [0, 1, 2], scores=scores, classes=['', 'bb', 'cc'])
+    strip = slice(40, 59)  # above the boxes
+    assert {tuple(color) for color in picture[strip, 15:70].reshape(-1, 3)} & {class_color(1)}
+    assert not {tuple(color) for color in picture[strip, 15:70].reshape(-1, 3)} & {class_color(0)}
+    assert {tuple(color) for color in picture[strip, 95:150].reshape(-1, 3)} & {class_color(2)}
+    np.testing.assert_array_equal(picture[strip, 64:], without[strip, 64:])
+
+
+def test_of_many_objects_the_best_of_each_class_alone_is_named():
+    def strips(count):
+        corners = [(60 * (i % 10) + 2, 40 + 60 * (i // 10)) for i in range(count)]
+        boxes, labels = [[x, y, x + 30, y + 20] for x, y in corners], [i % 2 for i in range(count)]
+        scores = np.linspace(0.9, 0.1, count)
+        picture = draw_boxes(canvas(400, 640), boxes, labels, scores=scores, classes='ij')
+        assert all(tuple(picture[y + 19, x]) == class_color(k) for (x, y), k in zip(corners, labels, strict=True))
+        # A name is a filled strip above its box.
+        return [
+            (picture[y - 12 : y - 4, x : x + 8] == class_color(k)).all(axis=2).any()
+            for (x, y), k in zip(corners, labels, strict=True)
+        ]
+
+    assert sum(strips(40)) == 40
+    assert np.flatnonzero(strips(41)).tolist() == [0, 1]
+
+
+def test_names_alone_are_drawn_where_frames_are_not_wanted():
+    box = [20, 60, 100, 110]
+    framed, bare = (draw_boxes(canvas(), [box], [0], classes=['x'], frames=frames) for frames in (True, False))
+    np.testing.assert_array_equal(framed[:59], bare[:59])
+    assert (framed[61:] != 90).any()
+    assert (bare[61:] == 90).all()

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from faster_coco_eval import mask as coco_mask
 
 from lucid.visualization import DetectionPainter, class_color, draw_outlines
 
@@ -84,3 +85,57 @@ def test_what_lies_far_outside_is_no_error(far):
     np.testing.assert_array_equal(draw_outlines(GREY, objects), GREY)
     objects['rboxes'] = np.array([[np.nan] * 5], np.float32)
     draw_outlines(GREY, objects)
+
+
+def run_lengths(mask):
+    packed = coco_mask.encode(np.asfortranarray(mask.astype(np.uint8)))
+    return {'size': [*mask.shape], 'counts': packed['counts'].decode()}
+
+
+def ring_of_pixels():
+    """A mask of 100 by 200 with a hole."""
+    mask = np.zeros((100, 200), bool)
+    mask[20:60, 40:100] = True
+    mask[30:50, 60:80] = False
+    return mask
+
+
+@pytest.mark.parametrize('form', [run_lengths, lambda mask: mask, lambda mask: mask[::2, ::2]])
+def test_a_mask_is_tinted_and_outlined_whatever_its_form_and_resolution_and_a_hole_is_not(form):
+    picture = draw_outlines(GREY, {'labels': [3], 'masks': [form(ring_of_pixels())]})
+    color = np.array(class_color(3))
+    np.testing.assert_allclose(picture[25, 50], 0.35 * color + 0.65 * 90, atol=1)
+    np.testing.assert_allclose(changed(picture), [40, 20, 100, 60], atol=2)
+    assert (picture[40, 70] == 90).all()
+    assert np.abs(picture[25, 39:42] - color).max(axis=1).min() < 40  # the line along its edge
+
+
+def test_masks_cover_the_picture_whatever_its_scale():
+    half = GREY[::2, ::2]
+    picture = draw_outlines(half, {'labels': [3], 'masks': [run_lengths(ring_of_pixels())]}, scale=0.5)
+    np.testing.assert_allclose(changed(picture, half), [20, 10, 50, 30], atol=2)
+
+
+def test_an_empty_mask_is_not_drawn_and_the_higher_score_lies_on_top():
+    nothing, mask = np.zeros((100, 200), bool), ring_of_pixels()
+    np.testing.assert_array_equal(draw_outlines(GREY, {'labels': [0], 'masks': [nothing]}), GREY)
+    for labels, scores in (([1, 2], [0.9, 0.2]), ([2, 1], [0.2, 0.9])):
+        picture = draw_outlines(GREY, {'labels': labels, 'scores': scores, 'masks': [mask, mask]})
+        np.testing.assert_allclose(picture[25, 50], 0.35 * np.array(class_color(1)) + 0.65 * 90, atol=1)
+
+
+def test_predicted_keypoints_are_all_visible_and_joined_where_limbs_are_known():
+    points = np.array([[[50, 50], [150, 50], [100, 90]]], np.float32)
+    picture = draw_outlines(GREY, {'labels': [1], 'keypoints': points})
+    for x, y in points[0].astype(int).tolist():
+        np.testing.assert_allclose(picture[y, x], class_color(1), atol=3)
+    assert (picture[50, 80:120] == 90).all()
+    joined = draw_outlines(GREY, {'labels': [1], 'keypoints': points, 'limbs': [(0, 1)]})
+    assert (joined[48:52, 80:120] != 90).any(axis=(0, 2)).all()
+    assert (joined[70, :] == 90).all()
+
+
+def test_a_limb_without_one_of_its_ends_is_not_drawn():
+    points = np.array([[[50, 50, 2], [0, 0, 0]]], np.float32)
+    picture = draw_outlines(GREY, {'labels': [1], 'keypoints': points, 'limbs': [(0, 1)]})
+    np.testing.assert_array_equal(picture, draw_outlines(GREY, {'labels': [1], 'keypoints': points}))

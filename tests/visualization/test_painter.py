@@ -11,7 +11,8 @@ def image(height=120, width=160, value=90):
 
 
 def objects(count=1, scores=None):
-    found = {'boxes': torch.tensor([[20.0, 40, 60, 90]] * count).reshape(-1, 4), 'labels': torch.arange(count)}
+    boxes = torch.tensor([[20.0 + 9 * i, 40, 60, 90] for i in range(count)]).reshape(-1, 4)
+    found = {'boxes': boxes, 'labels': torch.arange(count)}
     return found if scores is None else {**found, 'scores': torch.tensor(scores)}
 
 
@@ -70,7 +71,7 @@ def test_a_comparison_may_have_a_threshold_of_its_own(monkeypatch):
     from lucid.visualization import painter
 
     drawn = []
-    monkeypatch.setattr(painter, 'draw_boxes', lambda image, boxes, *_, **__: drawn.append(len(boxes)) or image)
+    monkeypatch.setattr(painter, 'draw_objects', lambda image, found, **_: drawn.append(len(found['boxes'])) or image)
     found = {'boxes': [[0, 0, 9, 9]] * 3, 'labels': [0] * 3, 'scores': [0.9, 0.3, 0.1]}
     truth = {'boxes': (), 'labels': ()}
     for threshold in (None, 0.05, 0.5):
@@ -78,3 +79,21 @@ def test_a_comparison_may_have_a_threshold_of_its_own(monkeypatch):
             np.zeros((40, 40, 3), np.uint8), truth, found, 'x', ('a',), score_threshold=threshold
         )
     assert drawn == [0, 2, 0, 3, 0, 1]
+
+
+def test_masks_rotated_boxes_and_keypoints_below_the_threshold_are_left_out_too(monkeypatch):
+    from lucid.visualization import painter
+
+    drawn = []
+    monkeypatch.setattr(painter, 'draw_objects', lambda image, found, **_: drawn.append(found) or image)
+    masks = [{'size': [2, 2], 'counts': '04'}, {'size': [2, 2], 'counts': '4'}]
+    found = {'boxes': torch.zeros(2, 4), 'labels': torch.tensor([0, 1]), 'scores': torch.tensor([0.9, 0.1])}
+    found |= {'masks': masks, 'rboxes': torch.ones(2, 5), 'keypoints': torch.ones(2, 3, 2), 'limbs': ((0, 1),)}
+    truth = {'boxes': np.zeros((1, 4)), 'labels': [0], 'keypoints': np.ones((1, 3, 3))}
+    DetectionPainter().draw_comparison(image(), truth, {**found, 'file': 'a.jpg'}, 'x', ('a', 'b'))
+    assert drawn[0] is truth
+    assert drawn[1]['masks'] == masks[:1]
+    assert drawn[1]['rboxes'].shape == (1, 5)
+    assert drawn[1]['keypoints'].shape == (1, 3, 2)
+    assert drawn[1]['limbs'] == ((0, 1),)
+    assert 'file' not in drawn[1]

@@ -131,8 +131,8 @@ class EvaluationFiguresHook(Hook):
     def _compare(self, image: np.ndarray, errors: ImageErrors, report: EvaluationReport) -> np.ndarray:
         picture: np.ndarray = self.painter.draw_comparison(
             image,
-            {'boxes': errors.truth_boxes, 'labels': errors.truth_labels},
-            {'boxes': errors.boxes, 'labels': errors.labels, 'scores': errors.scores},
+            {'boxes': errors.truth_boxes, 'labels': errors.truth_labels, **errors.truth_shapes},
+            {'boxes': errors.boxes, 'labels': errors.labels, 'scores': errors.scores, **errors.shapes},
             f'{errors.num_missed} missed, {errors.num_false} false: {Path(errors.file).name}',
             report.classes,
             score_threshold=report.confidence,

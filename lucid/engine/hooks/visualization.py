@@ -12,7 +12,10 @@ from mmengine.runner import Runner
 
 from lucid.engine.pictures import show_picture, write_picture
 from lucid.registry import HOOKS, VISUALIZERS
-from lucid.structures.affine import warp_boxes
+from lucid.structures.affine import translation, warp_boxes, warp_points
+from lucid.structures.points import limbs_of
+from lucid.structures.rotated import warp_rboxes
+from lucid.structures.targets import MASK_STRIDE
 
 _NO_OBJECTS: dict[str, Any] = {'boxes': (), 'labels': ()}
 
@@ -76,8 +79,8 @@ class VisualizationHook(Hook):
         shown = slice(self.batch_images)
         images, metas = data_batch['inputs'][shown].numpy(), data_batch['metas'][shown]
         captions = [Path(meta['file']).name for meta in metas]
-        truths = _truths(data_batch)[shown]
-        picture = self.painter.draw_batch(images, truths, captions, _classes(runner.train_dataloader))
+        classes, keypoints = _names(runner.train_dataloader)
+        picture = self.painter.draw_batch(images, _truths(data_batch, keypoints)[shown], captions, classes)
         write_picture(picture, Path(runner.work_dir, 'pictures', f'train_batch_{runner.iter}.jpg'))
 
     def before_val_epoch(self, runner: Runner) -> None:
@@ -91,8 +94,8 @@ class VisualizationHook(Hook):
         """Draw the first images, one by one, so that no batch is kept."""
         missing = self.val_images - len(self._panels) if self._num_validations % self.interval == 0 else 0
         if missing > 0:
-            classes = _classes(runner.val_dataloader)
-            self._panels += [panel for _, panel in self._compare(data_batch, (outputs or ())[:missing], classes)]
+            names = _names(runner.val_dataloader)
+            self._panels += [panel for _, panel in self._compare(data_batch, (outputs or ())[:missing], *names)]
 
     @master_only
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
@@ -119,27 +122,28 @@ class VisualizationHook(Hook):
     ) -> None:
         """Write a picture per image, on every process: each has images of its own."""
         if self.test_dir is not None:
-            classes = _classes(runner.test_dataloader)
-            for meta, picture in self._compare(data_batch, outputs or (), classes):
+            for meta, picture in self._compare(data_batch, outputs or (), *_names(runner.test_dataloader)):
                 write_picture(picture, self.test_dir / f'{Path(meta["file"]).stem}_{meta["image_id"]}.png')
 
     def _compare(
-        self, data_batch: Mapping[str, Any], outputs: Sequence[Mapping[str, Any]], classes: Sequence[str]
+        self,
+        data_batch: Mapping[str, Any],
+        outputs: Sequence[Mapping[str, Any]],
+        classes: Sequence[str],
+        names: Sequence[str] = (),
     ) -> list[tuple[Mapping[str, Any], np.ndarray]]:
         """The first ``len(outputs)`` images of a batch: their metas and their pictures, without the padding."""
         drawn = []
         for image, truth, meta, output in zip(
-            data_batch['inputs'].numpy(), _truths(data_batch), data_batch['metas'], outputs, strict=False
+            data_batch['inputs'].numpy(), _truths(data_batch, names), data_batch['metas'], outputs, strict=False
         ):
             height, width = meta['original_hw']
-            boxes = warp_boxes(meta['matrix'], np.asarray(output['boxes'], dtype=np.float32).reshape(-1, 4))
             window = warp_boxes(meta['matrix'], np.array([[0, 0, width, height]], np.float32))[0]
             left, top, right, bottom = np.clip(window.round().astype(int), 0, (image.shape[1], image.shape[0]) * 2)
-            shift = np.array([left, top, left, top], np.float32)
             picture = self.painter.draw_comparison(
                 image[top:bottom, left:right],
-                {**truth, 'boxes': np.asarray(truth['boxes'], dtype=np.float32).reshape(-1, 4) - shift},
-                {**output, 'boxes': boxes - shift},
+                _in_window(truth, (left, top, right, bottom)),
+                _in_input(output, translation(-left, -top) @ np.asarray(meta['matrix'], np.float64), names),
                 Path(meta['file']).name,
                 classes,
             )
@@ -147,17 +151,51 @@ class VisualizationHook(Hook):
         return drawn
 
 
-def _truths(data_batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _truths(data_batch: Mapping[str, Any], keypoint_names: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Objects of each image of a batch, in pixels of the network input; none where the batch has no targets."""
     targets = data_batch.get('targets')
     if targets is None:
         return [_NO_OBJECTS] * len(data_batch['metas'])
     counts = list(targets.counts)
-    return [
-        {'boxes': boxes.numpy(), 'labels': labels.numpy()}
-        for boxes, labels in zip(targets.boxes_N4.split(counts), targets.labels_N.split(counts), strict=True)
-    ]
+    columns = {
+        'boxes': targets.boxes_N4,
+        'labels': targets.labels_N,
+        'masks': targets.masks_NHW,
+        'rboxes': targets.rboxes_N5,
+        'keypoints': targets.keypoints_NJ3,
+    }
+    parts = {key: values.split(counts) for key, values in columns.items() if values is not None}
+    limbs = limbs_of(keypoint_names)
+    return [{'limbs': limbs, **{key: values[i].numpy() for key, values in parts.items()}} for i in range(len(counts))]
 
 
-def _classes(dataloader: Any) -> Sequence[str]:
-    return getattr(dataloader.dataset, 'metainfo', {}).get('classes', ())
+def _in_window(truth: Mapping[str, Any], window: tuple[int, int, int, int]) -> dict[str, Any]:
+    """Objects in pixels of a window of the network input, instead of all of it."""
+    left, top, right, bottom = window
+    shift = np.array([left, top], np.float32)
+    moved = {**truth, 'boxes': np.asarray(truth['boxes'], dtype=np.float32).reshape(-1, 4) - np.tile(shift, 2)}
+    if truth.get('masks') is not None:
+        pixels = truth['masks'].repeat(MASK_STRIDE, axis=1).repeat(MASK_STRIDE, axis=2)
+        moved['masks'] = pixels[:, top:bottom, left:right]
+    if truth.get('rboxes') is not None:
+        moved['rboxes'] = truth['rboxes'] - np.append(shift, [0, 0, 0]).astype(np.float32)
+    if truth.get('keypoints') is not None:
+        moved['keypoints'] = truth['keypoints'] - np.append(shift, 0).astype(np.float32)
+    return moved
+
+
+def _in_input(output: Mapping[str, Any], matrix: np.ndarray, keypoint_names: Sequence[str]) -> dict[str, Any]:
+    """A prediction in the pixels that its original image's are mapped to; its masks cover that image anyway."""
+    moved = {**output, 'boxes': warp_boxes(matrix, np.asarray(output['boxes'], dtype=np.float32).reshape(-1, 4))}
+    if output.get('rboxes') is not None:
+        moved['rboxes'] = warp_rboxes(matrix, np.asarray(output['rboxes'], dtype=np.float32).reshape(-1, 5))
+    if output.get('keypoints') is not None:
+        moved['keypoints'] = warp_points(matrix, np.asarray(output['keypoints'], dtype=np.float32))
+        moved['limbs'] = limbs_of(keypoint_names)
+    return moved
+
+
+def _names(dataloader: Any) -> tuple[Sequence[str], Sequence[str]]:
+    """Of the classes and of the keypoints, none where the data set does not say."""
+    meta = getattr(dataloader.dataset, 'metainfo', {})
+    return meta.get('classes', ()), meta.get('keypoint_names', ())

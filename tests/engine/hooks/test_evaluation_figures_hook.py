@@ -189,3 +189,19 @@ def test_a_metric_that_reports_nothing_or_cannot_is_passed_over(line_runner: Bui
     validated(line_runner, EvaluationFiguresHook(), Reporting([]))
     line_runner([EvaluationFiguresHook()], scores=[0.5], epochs=1).train()
     assert not (tmp_path / 'pictures').exists()
+
+
+def test_worst_images_show_what_was_compared(line_runner: Build, image: Path) -> None:
+    hook, spy = EvaluationFiguresHook(), Spy()
+    hook.painter = hook.figures = spy
+    worst = errors(image)._replace(
+        truth_shapes={'rboxes': np.array([[20.0, 25, 20, 10, 0.3]])}, shapes={'rboxes': np.zeros((1, 5))}
+    )
+    validated(line_runner, hook, Reporting([report(worst)]))
+    ((_, truth, found, *_),) = spy.compared
+    assert truth['rboxes'].tolist() == [[20, 25, 20, 10, 0.3]]
+    assert found['rboxes'].shape == (1, 5)
+    # Control: where boxes are compared there is nothing beside them.
+    spy.compared.clear()
+    validated(line_runner, hook, Reporting([report(errors(image))]))
+    assert set(spy.compared[0][1]) == {'boxes', 'labels'}

@@ -226,3 +226,65 @@ def test_a_batch_without_targets_is_drawn_without_truth(tmp_path, spy):
     data = {**batch([0]), 'targets': None}
     hook._compare(data, Toy()(**data, mode='predict'), ('bolt', 'nut'))
     assert painter.comparisons[0][1]['boxes'].shape == (0, 4)
+
+
+def test_targets_of_every_kind_are_drawn_in_the_pixels_of_what_is_shown(tmp_path, spy):
+    hook, painter = spy
+    data = batch([0, 1])
+    masks = torch.zeros(1, 16, 16, dtype=torch.bool)
+    masks[:, 6:10, 4:12] = True  # cells of 4 pixels: x 16 to 48, y 24 to 40
+    rboxes = torch.tensor([[32.0, 32, 32, 16, 0.5]])
+    points = torch.tensor([[[16.0, 24, 2], [48, 40, 1], [0, 0, 0]]])
+    data['targets'] = data['targets']._replace(masks_NHW=masks, rboxes_N5=rboxes, keypoints_NJ3=points)
+    found = {
+        'masks': [{'size': [40, 80], 'counts': 'anything'}],
+        'rboxes': torch.tensor([[40.0, 20, 40, 20, 0.5]]),
+        'keypoints': torch.tensor([[[20.0, 10], [60, 30], [0, 0]]]),
+    }
+    outputs = [{**each, **found} for each in Toy()(**data, mode='predict')]
+    hook._compare(data, outputs, ('bolt', 'nut'), ('nose', 'left_eye', 'tail'))
+    _, truth, shown, *_ = painter.comparisons[0]
+    # The window begins 16 pixels down; its image is 0.8 of the original.
+    assert truth['masks'].shape == (1, 32, 64)
+    assert truth['masks'][0, 8:24, 16:48].all()
+    assert truth['masks'].sum() == 16 * 32
+    np.testing.assert_allclose(truth['rboxes'], [[32, 16, 32, 16, 0.5]])
+    np.testing.assert_allclose(truth['keypoints'][0, :2], [[16, 8, 2], [48, 24, 1]])
+    assert truth['keypoints'][0, 2, 2] == 0
+    np.testing.assert_allclose(shown['rboxes'], [[32, 16, 32, 16, 0.5]], atol=1e-4)
+    np.testing.assert_allclose(shown['keypoints'][0], [[16, 8], [48, 24], [0, 0]], atol=1e-4)
+    assert shown['masks'] == found['masks']  # of the whole original image, which the window shows
+    assert truth['limbs'] == shown['limbs'] == ((0, 1),)
+    # An image without objects has none of any kind.
+    assert {key: len(painter.comparisons[1][1][key]) for key in ('masks', 'rboxes', 'keypoints')} == {
+        'masks': 0,
+        'rboxes': 0,
+        'keypoints': 0,
+    }
+
+
+def test_a_training_batch_and_a_validation_with_every_kind_leave_pictures(tmp_path):
+    """The painter itself, with the masks, rotated boxes and points of generated shapes."""
+    from lucid.datasets import ShapesDataset
+    from lucid.datasets.collate import detection_collate
+
+    kinds = ('boxes', 'masks', 'rboxes', 'keypoints')
+    data = ShapesDataset(
+        tmp_path, split='val', num_images=2, image_size=96, targets=kinds, pipeline=[{'type': 'Letterbox'}]
+    )
+    samples = detection_collate([data[0], data[1]], masks=True)
+    runner = SimpleNamespace(iter=0, epoch=0, work_dir=tmp_path, train_dataloader=SimpleNamespace(dataset=data))
+    hook = VisualizationHook()
+    hook.before_train_iter(runner, 0, samples)
+    assert names(tmp_path / 'pictures') == ['train_batch_0.jpg']
+    targets, (count, _) = samples['targets'], samples['targets'].counts
+    output = {
+        'boxes': targets.boxes_N4[:count],
+        'labels': targets.labels_N[:count],
+        'scores': torch.linspace(0.9, 0.3, count),
+        'rboxes': targets.rboxes_N5[:count],
+        'keypoints': targets.keypoints_NJ3[:count, :, :2],
+    }
+    ((_, picture),) = hook._compare(samples, [output], data.classes, data.keypoint_names)
+    # Truth and prediction are the same objects; the prediction has no masks.
+    assert picture.shape[1] > 2 * 320
