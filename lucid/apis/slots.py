@@ -139,5 +139,6 @@ ELSEWHERE = {
     'patience': 'default_hooks.early_stopping.patience',
     'on_bad': 'train_dataloader.dataset.on_bad',
     'num_classes': 'model.num_classes',
+    'num_keypoints': 'model.num_keypoints',
 }
 """What is looked for at the top level, and where it is."""
