@@ -187,8 +187,14 @@ def yolo_clone(tmp_path: Path, call: Call) -> Path:
     for name in ('configs', 'tools'):
         (tmp_path / name).symlink_to(ROOT / name)
     for split, number in (('train', 8), ('val', 4)):
-        ShapesDataset(tmp_path / 'made', split=split, num_images=number, image_size=64)
-    call('tools/convert_data.py made path/to/folder --to yolo')
+        ShapesDataset(tmp_path / 'path/to/persons', split=split, num_images=number, image_size=64)
+    call('tools/convert_data.py path/to/persons path/to/folder --to yolo')
+    for split in ('train', 'val'):  # the generated images, with one quadrilateral each
+        (tmp_path / 'path/to/dota' / split / 'labelTxt').mkdir(parents=True)
+        (tmp_path / 'path/to/dota' / split / 'images').symlink_to(tmp_path / 'path/to/persons' / split)
+        for image in (tmp_path / 'path/to/persons' / split).glob('*.jpg'):
+            rows = 'imagesource:made\ngsd:1\n10 5 30 5 30 15 10 15 ship 0\n'
+            (tmp_path / 'path/to/dota' / split / f'labelTxt/{image.stem}.txt').write_text(rows)
     return tmp_path
 
 
@@ -200,6 +206,7 @@ def test_the_commands_of_the_page_on_checking_data_run(yolo_clone: Path, call: C
     assert (yolo_clone / 'work_dirs/check_data/folder/boxes_train.png').is_file()
     assert (yolo_clone / 'found/samples_val.png').is_file()
     assert (yolo_clone / 'report.json').is_file()
+    assert (yolo_clone / 'work_dirs/check_data/persons/samples_train.png').is_file()
 
 
 def test_the_commands_of_the_page_on_data_run_in_their_order(yolo_clone: Path, call: Call) -> None:
@@ -208,6 +215,8 @@ def test_the_commands_of_the_page_on_data_run_in_their_order(yolo_clone: Path, c
     for command in listed:
         call(command)
     assert (yolo_clone / 'path/to/yolo/labels/val').is_dir()
+    assert (yolo_clone / 'path/to/tiles/annotations/val.json').is_file()
+    assert '"obb"' in (yolo_clone / 'path/to/dota_coco/annotations/train.json').read_text()
 
 
 def test_the_quick_start_leads_to_a_trained_detector_in_six_commands(yolo_clone: Path, call: Call) -> None:
