@@ -16,7 +16,8 @@ from lucid.capture import TABLE, AccumulationTable
         ('segment', 'network.head', 'eager'),
         ('oriented', 'network', 'eager'),
         ('keypoint', 'network', 'eager'),
-        ('keypoint', 'loss', 'replay'),  # owns no parameters
+        ('segment', 'loss', 'replay'),  # owns no parameters
+        ('keypoint', 'loss', 'eager'),  # owns a flow
         (None, 'backbone', 'replay'),
     ],
 )
