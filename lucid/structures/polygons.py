@@ -45,12 +45,21 @@ def clip_rings(rings: Rings, window: tuple[float, float, float, float]) -> Rings
     x1, y1, x2, y2 = window
     clipped = []
     for ring in rings:
-        low, high = ring.min(axis=0), ring.max(axis=0)
-        if low[0] >= x1 and low[1] >= y1 and high[0] <= x2 and high[1] <= y2:
+        (left, top), (right, bottom) = ring.min(axis=0).tolist(), ring.max(axis=0).tolist()
+        if left >= x1 and top >= y1 and right <= x2 and bottom <= y2:
             clipped.append(ring)
             continue
-        for axis, bound, side in ((0, x1, 1), (0, x2, -1), (1, y1, 1), (1, y2, -1)):
-            ring = _clip_half_plane(ring, axis, bound, side)
+        if left > x2 or top > y2 or right < x1 or bottom < y1:
+            continue
+        # Only where the ring reaches beyond: this is most of the time that targets with outlines cost.
+        for reaches, axis, bound, side in (
+            (left < x1, 0, x1, 1),
+            (right > x2, 0, x2, -1),
+            (top < y1, 1, y1, 1),
+            (bottom > y2, 1, y2, -1),
+        ):
+            if reaches:
+                ring = _clip_half_plane(ring, axis, bound, side)
         if len(ring) >= 3 and ring_area(ring) > 0:
             clipped.append(ring)
     return clipped
@@ -60,9 +69,9 @@ def _clip_half_plane(ring_P2: Float32, axis: int, bound: float, side: int) -> Fl
     """Keep the part of a ring with ``side * (coordinate - bound) >= 0``."""
     if len(ring_P2) == 0:
         return ring_P2
-    following_P2 = np.roll(ring_P2, -1, axis=0)
+    following_P2 = np.concatenate([ring_P2[1:], ring_P2[:1]])
     distance_P = side * (ring_P2[:, axis].astype(np.float64) - bound)
-    following_P = np.roll(distance_P, -1)
+    following_P = np.concatenate([distance_P[1:], distance_P[:1]])
     inside_P = distance_P >= 0
     crosses_P = inside_P != (following_P >= 0)
     gap_P = np.where(crosses_P, distance_P - following_P, 1.0)
