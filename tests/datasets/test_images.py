@@ -1,4 +1,6 @@
 import re
+import struct
+import zlib
 from functools import partial
 from pathlib import Path
 
@@ -140,3 +142,28 @@ def test_the_size_of_an_image_is_that_of_what_is_read(tmp_path):
         image_size(tmp_path / 'c.jpg')
     files = [tmp_path / name for name in ('c.jpg', 'a.jpg', 'none.jpg')]
     assert image_sizes(files) == [None, (20, 30), None]
+
+
+def png_of(path, width, height):
+    """A PNG whose header tells a size and whose pixels are missing."""
+
+    def chunk(kind, content):
+        return struct.pack('>I', len(content)) + kind + content + struct.pack('>I', zlib.crc32(kind + content))
+
+    header = struct.pack('>IIBBBBB', width, height, 8, 0, 0, 0, 0)
+    pixels = zlib.compress(bytes(100))
+    path.write_bytes(b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', header) + chunk(b'IDAT', pixels) + chunk(b'IEND', b''))
+    return path
+
+
+def test_the_size_of_a_very_large_image_is_read_from_its_header(tmp_path):
+    # More pixels than Pillow opens, which takes them for an attack; decoding them would fail.
+    path = png_of(tmp_path / 'large.png', 20000, 19000)
+    assert image_size(path) == (19000, 20000)
+    check_image(path, size=(19000, 20000))
+
+
+def test_an_image_that_opencv_refuses_is_named_with_the_remedy(tmp_path):
+    path = png_of(tmp_path / 'huge.png', 40000, 30000)
+    with pytest.raises(ImageError, match=r'huge\.png: OpenCV refuses it .*set OPENCV_IO_MAX_IMAGE_PIXELS'):
+        read_image(path)
