@@ -4,6 +4,7 @@
 #                other places by dataset.ann_file and dataset.image_dir
 #   YOLO         data.yaml with names, train and val; images/... beside labels/...
 #   Pascal VOC   Annotations/*.xml, ImageSets/Main/{train,val}.txt, JPEGImages/
+#   DOTA         {train,val}/labelTxt/*.txt, {train,val}/images/
 # docs/data.md says more.
 _base_ = ['../_base_/runtime.py', '../_base_/schedule.py', '../_base_/detection.py']
 
