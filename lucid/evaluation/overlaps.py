@@ -4,6 +4,7 @@ Array axes: D detections, N objects of one image, J keypoints.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -57,12 +58,13 @@ class Overlap(NamedTuple):
     of_ignored: Measure
 
 
-def overlap_of(kind: Kind, sigmas: np.ndarray | None = None) -> Overlap:
+def overlap_of(kind: Kind, sigmas: np.ndarray | None = None, *, least: float = 0.0) -> Overlap:
     """What a kind of detections is matched by, the same as in its average precision.
 
     Args:
         kind: What is compared.
         sigmas: (J,), of keypoints.
+        least: Overlaps below it may be given as 0: those of polygons cost much.
 
     Returns:
         For boxes and masks the IoU, and with a crowd the share of the detection that lies on it.
@@ -74,7 +76,7 @@ def overlap_of(kind: Kind, sigmas: np.ndarray | None = None) -> Overlap:
             lambda found, objects: _masks(found, objects, 0), lambda found, objects: _masks(found, objects, 1)
         )
     if kind.field == RBOXES.field:
-        return Overlap(rotated_overlaps, rotated_overlaps)
+        return Overlap(*(2 * [partial(rotated_overlaps, least=least)]))
     assert sigmas is not None
     return Overlap(*(2 * [lambda found, objects: keypoint_similarity(found, objects, sigmas)]))
 
@@ -95,11 +97,11 @@ def box_shares(found: ImageResult, objects: Objects) -> np.ndarray:
     return np.where(area > 0, shared / np.where(area > 0, area, 1), 0)
 
 
-def rotated_overlaps(found: ImageResult, objects: Objects) -> np.ndarray:
+def rotated_overlaps(found: ImageResult, objects: Objects, *, least: float = 0.0) -> np.ndarray:
     """IoU of rotated boxes."""
     assert found.rboxes is not None
     assert objects.rboxes is not None
-    return rotated_ious(found.rboxes, objects.rboxes)
+    return rotated_ious(found.rboxes, objects.rboxes, least=least)
 
 
 def keypoint_similarity(found: ImageResult, objects: Objects, sigmas: np.ndarray) -> np.ndarray:

@@ -24,6 +24,8 @@ from lucid.structures.evaluation import EvaluationReport, ImageErrors
 
 DEFAULT_CONFIDENCE = 0.25
 """Where no detection is right, so that no confidence is better than another."""
+MATCHED = 0.5
+"""Overlap from which on a detection has found an object of its class."""
 
 
 def make_report(
@@ -54,11 +56,14 @@ def make_report(
     Returns:
         Arrays of its own.
     """
-    overlap = overlap_of(kind, sigmas)
-    truths = truths_by_image(images, truth, kind)
-    matches = {image_id: match_by_class(found, truths[image_id], overlap=overlap) for image_id, found in images.items()}
-    total = sum(len(one.objects.labels) for one in truths.values())
     score, iou = confusion_rule
+    overlap = overlap_of(kind, sigmas, least=min(iou, MATCHED))
+    truths = truths_by_image(images, truth, kind)
+    matches = {
+        image_id: match_by_class(found, truths[image_id], iou_threshold=MATCHED, overlap=overlap)
+        for image_id, found in images.items()
+    }
+    total = sum(len(one.objects.labels) for one in truths.values())
     confidence, f1 = best_confidence(images, matches, total)
     return EvaluationReport(
         path=path,

@@ -1,6 +1,6 @@
 """Exact overlap of rotated boxes (cx, cy, w, h, theta); numpy and shapely, on the host.
 
-Shape suffixes: D, N boxes, P pairs of them; a rotated box has 5 numbers.
+Shape suffixes: D, N boxes; P pairs of them; a rotated box has 5 numbers.
 """
 
 import numpy as np
@@ -13,6 +13,8 @@ Float64 = NDArray[np.float64]
 
 SLACK = 1e-6
 """What the bound of an overlap may be wrong by, through rounding."""
+FEW = 2**10
+"""Pairs of which all are looked at: finding those that are near each other would cost more."""
 
 
 def rotated_ious(rboxes_D5: NDArray[np.floating], others_N5: NDArray[np.floating], *, least: float = 0.0) -> Float64:
@@ -30,11 +32,23 @@ def rotated_ious(rboxes_D5: NDArray[np.floating], others_N5: NDArray[np.floating
         Fresh memory.
     """
     rboxes_D5, others_N5 = (np.asarray(boxes, dtype=np.float64).reshape(-1, 5) for boxes in (rboxes_D5, others_N5))
-    bounds_DN = _bounds(rboxes_D5, others_N5)
-    rows_P, columns_P = np.nonzero((bounds_DN >= least - SLACK) & (bounds_DN > 0))
-    ious_DN = np.zeros(bounds_DN.shape)
+    rows_P, columns_P = _near(rboxes_D5, others_N5)
+    bounds_P = _bounds(rboxes_D5[rows_P], others_N5[columns_P])
+    possible_P = (bounds_P >= least - SLACK) & (bounds_P > 0)
+    rows_P, columns_P = rows_P[possible_P], columns_P[possible_P]
+    ious_DN = np.zeros((len(rboxes_D5), len(others_N5)))
     ious_DN[rows_P, columns_P] = _paired_ious(rboxes_D5[rows_P], others_N5[columns_P])
     return ious_DN
+
+
+def _near(rboxes_D5: Float64, others_N5: Float64) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of both sides of pairs: all of them where they are few, else those whose upright envelopes overlap."""
+    if len(rboxes_D5) * len(others_N5) <= FEW:
+        rows_DN, columns_DN = np.indices((len(rboxes_D5), len(others_N5)))
+        return rows_DN.ravel(), columns_DN.ravel()
+    envelopes = [shapely.box(*_envelopes(boxes_N5).T) for boxes_N5 in (rboxes_D5, others_N5)]
+    rows_P, columns_P = shapely.STRtree(envelopes[1]).query(envelopes[0])
+    return rows_P, columns_P
 
 
 def _paired_ious(rboxes_P5: Float64, others_P5: Float64) -> Float64:
@@ -44,21 +58,25 @@ def _paired_ious(rboxes_P5: Float64, others_P5: Float64) -> Float64:
     return _ratio(shapely.area(shapely.intersection(*polygons)), _areas(rboxes_P5) + _areas(others_P5))
 
 
-def _bounds(rboxes_D5: Float64, others_N5: Float64) -> Float64:
-    """Numbers (D, N) that the IoU does not exceed, up to rounding.
+def _bounds(rboxes_P5: Float64, others_P5: Float64) -> Float64:
+    """Numbers (P,) that the IoU does not exceed, up to rounding.
 
     An intersection is no larger than either box, nor than the part of the first box that is inside the other's upright
     envelope in the first one's frame.
     """
-    cos_D1, sin_D1 = np.cos(rboxes_D5[:, 4:]), np.sin(rboxes_D5[:, 4:])
-    dx_DN, dy_DN = (others_N5[:, i] - rboxes_D5[:, i, None] for i in (0, 1))
-    turn_DN = others_N5[:, 4] - rboxes_D5[:, 4:]
-    cos_DN, sin_DN = np.abs(np.cos(turn_DN)), np.abs(np.sin(turn_DN))
-    width_N, height_N = others_N5[:, 2], others_N5[:, 3]
-    shared_DN = _shared(rboxes_D5[:, 2:3], dx_DN * cos_D1 + dy_DN * sin_D1, cos_DN * width_N + sin_DN * height_N)
-    shared_DN *= _shared(rboxes_D5[:, 3:4], dy_DN * cos_D1 - dx_DN * sin_D1, sin_DN * width_N + cos_DN * height_N)
-    areas_D1, areas_N = _areas(rboxes_D5)[:, None], _areas(others_N5)
-    return _ratio(np.minimum(shared_DN, np.minimum(areas_D1, areas_N)), areas_D1 + areas_N)
+    dx_P, dy_P, _, _, turn_P = (others_P5 - rboxes_P5).T
+    cos_P, sin_P = np.cos(rboxes_P5[:, 4]), np.sin(rboxes_P5[:, 4])
+    along_P, across_P = np.abs(np.cos(turn_P)), np.abs(np.sin(turn_P))
+    width_P, height_P = others_P5[:, 2], others_P5[:, 3]
+    shared_P = _shared(rboxes_P5[:, 2], dx_P * cos_P + dy_P * sin_P, along_P * width_P + across_P * height_P)
+    shared_P *= _shared(rboxes_P5[:, 3], dy_P * cos_P - dx_P * sin_P, across_P * width_P + along_P * height_P)
+    areas_P, others_P = _areas(rboxes_P5), _areas(others_P5)
+    return _ratio(np.minimum(shared_P, np.minimum(areas_P, others_P)), areas_P + others_P)
+
+
+def _envelopes(rboxes_N5: Float64) -> Float64:
+    corners_N42 = exact_corners(rboxes_N5)
+    return np.concatenate([corners_N42.min(axis=1), corners_N42.max(axis=1)], axis=1)
 
 
 def _shared(length: Float64, offset: Float64, other: Float64) -> Float64:
