@@ -31,7 +31,7 @@ TABLE: Mapping[tuple[str | None, str], Row] = {
         'replay', 'tests/capture/test_step_region.py::test_thirty_steps_with_everything_moving_equal_eager'
     ),
     (None, 'loss'): Row('replay', 'the loss region owns no parameters'),
-    ('keypoint', 'loss'): Row('eager', 'its flow has parameters; no CUDA test proves bitwise gradients at every micro-step yet'),
+    ('keypoint', 'loss'): Row('eager', 'its flow has parameters; no CUDA test proves their gradients bitwise'),
 }
 
 
