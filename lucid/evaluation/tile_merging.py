@@ -5,7 +5,7 @@ The cores of an image's tiles part it: a border runs midway through where two ne
 
 import math
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,16 +123,13 @@ def merged_truth(truth: GroundTruth, tiles: Mapping[int, Tile], image_ids: Itera
     Returns:
         Annotations numbered from 1, of images by their numbers.
     """
-    wanted = set(image_ids)
-    images = {tiles[image_id].source: {'id': tiles[image_id].source} for image_id in sorted(wanted)}
+    wanted = sorted(set(image_ids))
     annotations: list[dict[str, Any]] = []
-    for row in truth.coco.anns.values():
-        if row['image_id'] not in wanted:
-            continue
-        tile = tiles[row['image_id']]
-        cx, cy, *rest = row['rbox']
-        if tile.owns(np.array([[cx, cy]]))[0]:
-            x, y, width, height = row['bbox']
+    for image_id in wanted:
+        rows, tile = truth.coco.imgToAnns[image_id], tiles[image_id]
+        owned = tile.owns(np.array([row['rbox'][:2] for row in rows]).reshape(-1, 2))
+        for row in compress(rows, owned):
+            (x, y, width, height), (cx, cy, *rest) = row['bbox'], row['rbox']
             annotations.append(
                 {
                     **{key: row[key] for key in ('category_id', 'area', 'iscrowd')},
@@ -142,8 +139,9 @@ def merged_truth(truth: GroundTruth, tiles: Mapping[int, Tile], image_ids: Itera
                     'rbox': [cx + tile.x, cy + tile.y, *rest],
                 }
             )
+    images = [{'id': source} for source in sorted({tiles[image_id].source for image_id in wanted})]
     content = {
-        'images': list(images.values()),
+        'images': images,
         'annotations': annotations,
         'categories': truth.coco.dataset['categories'],
     }

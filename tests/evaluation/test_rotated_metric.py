@@ -108,6 +108,18 @@ def test_real_aerial_objects_in_tiles_score_one_and_so_do_whole_images(test_data
     assert sum(len(one.scores) for one in whole.images.values()) == 600
 
 
+def test_tiles_that_the_tool_cuts_score_one_and_lose_no_object_of_the_whole_images(test_data, oracle, tmp_path):
+    from lucid.apis.tiling import tile_dota
+
+    tile_dota(test_data / 'dota', tmp_path / 'tiles', size=400, overlap=200)
+    path = tmp_path / 'tiles' / 'annotations' / 'train.json'
+    metric = RotatedMetric(ann_file=path)
+    result = evaluate(metric, oracle(path))
+    assert result['rotated/mAP'] == result['rotated/whole/mAP'] == 1
+    whole = next(one for one in metric._evaluations if one.kind.prefix == 'whole/')
+    assert sum(not row['iscrowd'] for row in whole.truth.coco.anns.values()) == 594
+
+
 @pytest.mark.parametrize(
     ('rbox', 'passed'),
     [
