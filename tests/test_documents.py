@@ -24,7 +24,10 @@ BY_MAKE = {  # what the Makefile does itself, or a shell's own word
     'pre-commit install',
 }
 SMALL = {
-    'yolo_capture': ['image_size=64', 'val_dataloader.dataset.num_images=8', 'val_dataloader.num_workers=0'],
+    **{
+        name: ['image_size=64', 'val_dataloader.dataset.num_images=8', 'val_dataloader.num_workers=0']
+        for name in ('yolo_capture', 'segment_n_shapes', 'keypoint_n_shapes', 'oriented_n_shapes')
+    },
     'detect_n_folder': [
         'image_size=64',
         'train_cfg.max_epochs=1',
@@ -267,25 +270,35 @@ def test_the_commands_of_the_evaluation_page_run(tmp_path: Path, call: Call) -> 
 
     (tmp_path / 'configs').symlink_to(ROOT / 'configs')
     data = ShapesDataset(tmp_path / 'data/shapes', split='val', num_images=8, image_size=64)
-    cfg = load_config(ROOT / 'configs/yolo_capture.py')
-    state = MODELS.build({**cfg.model, 'num_classes': len(data.classes)}).state_dict()
-    content = {'meta': {'cfg': plain(cfg.to_dict())}, 'classes': list(data.classes), 'state_dict': state}
-    (tmp_path / 'work_dirs/yolo_capture').mkdir(parents=True)
-    save(content, tmp_path / 'work_dirs/yolo_capture/best.pth')
+    for name in ('yolo_capture', 'yolo/segment_n_shapes', 'yolo/keypoint_n_shapes', 'yolo/oriented_n_shapes'):
+        cfg = load_config(ROOT / f'configs/{name}.py')
+        numbers = {'num_classes': len(data.classes)}
+        if 'keypoint' in name:
+            numbers['num_keypoints'] = len(data.keypoint_names)
+        state = MODELS.build({**cfg.model, **numbers}).state_dict()
+        content = {'meta': {'cfg': plain(cfg.to_dict())}, 'classes': list(data.classes), 'state_dict': state}
+        if 'keypoint' in name:
+            content['keypoint_names'] = list(data.keypoint_names)
+        folder = tmp_path / 'work_dirs' / Path(name).name
+        folder.mkdir(parents=True)
+        save(content, folder / 'best.pth')
     listed = commands(ROOT / 'docs' / 'evaluation.md')
-    assert len(listed) >= 3
+    assert len(listed) >= 9
     for command in listed:
         call(command)
-    assert (tmp_path / 'pictures/figures/confusion_matrix.png').is_file()
+    for shown in ('pictures', 'masks', 'rotated'):
+        assert (tmp_path / shown / 'figures/confusion_matrix.png').is_file()
     assert (tmp_path / 'nms.json').is_file()
-    assert (tmp_path / 'found/predictions.json').is_file()
+    assert (tmp_path / 'keypoints.json').is_file()
+    for found in ('found', 'found_masks', 'found_keypoints', 'found_rotated'):
+        assert (tmp_path / found / 'predictions.json').is_file()
 
 
 def test_what_the_evaluation_page_shows_is_a_valid_config(tmp_path: Path) -> None:
     from lucid.apis import load_config
 
     blocks = re.findall(r'^```python\n(.*?)^```', (ROOT / 'docs' / 'evaluation.md').read_text(), flags=re.M | re.S)
-    assert len(blocks) == 2
+    assert len(blocks) == 4
     for number, shown in enumerate(blocks):
         path = tmp_path / f'shown_{number}.py'
         path.write_text(f"_base_ = ['{ROOT}/configs/yolo/detect_n_folder.py']\n{shown}")
