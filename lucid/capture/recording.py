@@ -118,15 +118,19 @@ class Recording:
         self.pool.before_backward()
         read = tuple(grads[i] is not None for i in self._differentiable)
         with torch.no_grad():
-            for buffer, i in zip(self._grad_outputs, self._differentiable, strict=True):
-                grad = grads[i]
-                if grad is None:
-                    buffer.zero_()
-                else:
-                    buffer.copy_(grad)
+            self.take(grads)
             self._backward.replay()
             views = self.pool.ownership.hand_out(self.gradients, self._reached(read))
         return list(map(views.get, range(len(self._input_positions) + len(self.parameters))))
+
+    def take(self, grads: Sequence[Tensor | None]) -> None:
+        """Copy the gradients of the outputs in; gradients must be off."""
+        for buffer, i in zip(self._grad_outputs, self._differentiable, strict=True):
+            grad = grads[i]
+            if grad is None:
+                buffer.zero_()
+            else:
+                buffer.copy_(grad)
 
     def _reached(self, read: tuple[bool, ...]) -> tuple[int, ...]:
         """Positions that the outputs reach whose gradients were read."""

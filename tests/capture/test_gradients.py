@@ -297,6 +297,31 @@ def test_a_tensor_hook_that_changes_the_gradient_runs_once_per_backward(graph, k
     graph.replays(region, 3)
 
 
+@pytest.mark.parametrize('gradients', MODES)
+def test_gradients_have_nothing_to_do_with_their_neighbours(graph, kit, gradients):
+    """Who changes one in place, in a hook or after the backward, changes neither another nor its version."""
+    reference, candidate = kit.pair(graph)
+    region = graph.capture(candidate, gradients=gradients)
+
+    def run(model):
+        training, values = kit.Training(model), []
+        conv, norm = model.network.stem[0][0].weight, model.network.stem[0][1].weight
+        conv.register_hook(lambda grad: grad.mul_(2.0))
+        for images in kit.images(3):
+            training.forward(images.to(graph.device)).backward()
+            versions = [p.grad._version for p in model.parameters()]
+            norm.grad.add_(1.0)
+            changed = [p.grad._version - v for p, v in zip(model.parameters(), versions, strict=True)]
+            assert changed == [int(p is norm) for p in model.parameters()]
+            assert all(p.grad._base is None for p in model.parameters())
+            values.append(training.finish(torch.zeros(())))
+        return values
+
+    found = kit.difference(run(reference), run(candidate))
+    assert found is None, str(found)
+    graph.replays(region, 3)
+
+
 def test_tied_weights_equal_eager(graph, kit):
     model = kit.Detector()
     model.network.head.one2many[0][1].weight = model.network.head.one2one[0][1].weight
