@@ -172,7 +172,7 @@ def host_time(
             'launch': laps.median('forward launch'),
             'beyond': laps.median('forward', 'forward launch'),
             'parts': {
-                'guards': laps.median('changed') + laps.median('hooked'),
+                'guards': round(laps.median('changed') + laps.median('hooked'), 4),
                 'lookup': laps.median('serve', 'changed', 'hooked'),
                 **{part: laps.median(part) for part in ('inputs', 'outputs', 'node')},
             },
