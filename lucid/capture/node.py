@@ -68,7 +68,7 @@ class ReplayNode:
                 'sum the losses and call backward once, or leave the region out of the capture',
             )
         ctx.recording = None  # a loss that is kept for later must not keep the graphs
-        if ctx.versions != _versions(recording.parameters):
+        if ctx.versions != _versions(recording.kept):
             raise BackwardError(
                 'a parameter was written in place between the forward and the backward of a replayed region',
                 'call backward before the optimizer steps',
@@ -122,7 +122,7 @@ class _Replay(torch.autograd.Function):
         ctx.node, ctx.recording, ctx.direct = node, recording, direct
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*recording.non_differentiable(outputs))
-        ctx.versions = _versions(recording.parameters)
+        ctx.versions = _versions(recording.kept)
         recording.pool.hold(ctx)
         return tuple(outputs)
 

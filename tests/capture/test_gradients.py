@@ -524,6 +524,54 @@ def test_a_parameter_written_between_forward_and_backward_is_refused(captured, k
         loss.backward()
 
 
+@pytest.mark.parametrize('dtype', [None, torch.bfloat16])
+def test_a_parameter_written_between_forward_and_backward_is_refused_where_eager_refuses_it(graph, kit, dtype):
+    """Each parameter in turn: what autograd does not keep, as biases and what autocast has copied, may change."""
+    reference, candidate = kit.pair(graph)
+    graph.capture(candidate)
+    batch = kit.images(1)[0].to(graph.device)
+
+    def run(model):
+        training, found = kit.Training(model, dtype=dtype), {}
+        for name, parameter in model.named_parameters():
+            loss = training.forward(batch)
+            with torch.no_grad():
+                parameter.mul_(0.9)
+            try:
+                loss.backward()
+                found[name] = {n: p.grad for n, p in model.named_parameters()}
+            except RuntimeError:
+                found[name] = 'refused'
+            training.optimizer.zero_grad()
+        return found
+
+    expected, found = run(reference), run(candidate)
+    assert kit.difference([expected], [found]) is None
+    refused = [name for name, value in expected.items() if value == 'refused']
+    assert 0 < len(refused) < len(expected)
+    assert ('network.stem.0.0.weight' in refused) is (dtype is None)
+    assert 'network.stem.0.1.bias' not in refused
+
+
+def test_a_target_that_nobody_may_watch_keeps_all_of_its_parameters(captured):
+    class Closed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale, self.shift = nn.Parameter(torch.ones(3)), nn.Parameter(torch.zeros(3))
+
+        def forward(self, x):
+            with torch.autograd.graph.disable_saved_tensors_hooks('not here'):
+                return (x * self.scale + self.shift).square().mean()
+
+    model = Closed().to(captured.device)
+    captured.capture(model, '')
+    loss = model(torch.randn(2, 3, device=captured.device))
+    with torch.no_grad():
+        model.shift.add_(1.0)
+    with pytest.raises(BackwardError, match='written in place'):
+        loss.backward()
+
+
 def test_a_capture_while_an_eager_forward_waits_for_its_backward_equals_eager(graph, kit):
     reference, candidate = kit.pair(graph)
     region = graph.capture(candidate)
