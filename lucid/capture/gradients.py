@@ -88,8 +88,8 @@ class FlatGradients:
     def views(self, reached: Iterable[int], *, owned: Sequence[bool]) -> dict[int, Tensor]:
         """Gradients by position: views of the static buffers, or of fresh clones where ``owned`` says so."""
         views: dict[int, Tensor] = {}
-        # Below autograd's tracking of views, which costs as much again here and when autograd adopts them. A gradient
-        # has nothing to do with its neighbours in memory: each has a version of its own.
+        # Below autograd's tracking of views: a gradient has nothing to do with its neighbours in memory. Tracked, they
+        # would share one version, and who changes one in place would seem to have changed them all. It is faster, too.
         with torch._C._AutoDispatchBelowADInplaceOrView():
             for group in self._groups(tuple(reached)):
                 flat = self.flats[group.flat]

@@ -1,6 +1,7 @@
 """Guards: the module state that a recording baked in, kept flat so that checking it walks no modules."""
 
 import copy
+import gc
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from operator import attrgetter, is_, itemgetter
@@ -43,17 +44,17 @@ class Guards:
         self._slots = list(map(_get, self._taken, repeat(SLOT)))
         self._hook_dicts = [vars(m)[kind] for _, m in modules for kind in _HOOKS]
         # Who holds what. Empty tables stay unwatched, but for the target's own: what was registered nowhere is called
-        # by nobody. A table and its copy hold the same objects: comparing them compares identities, in one call.
+        # by nobody. Compared with copies, which tells a name that is missing or new, and object by object.
         tables = [holder for _, m in modules for holder in (m._parameters, m._buffers, m._modules)]
         self._tables = tables[:3] + [holder for holder in tables[3:] if holder]
         self._copies = list(map(dict, self._tables))
+        self._values = gc.get_referents(*self._tables)  # all that they hold, in order, at the price of a list
         entries = [
             _Entry(holder, key, value, _join(path, key))
             for path, m in modules
             for holder in (m._parameters, m._buffers, m._modules)
             for key, value in holder.items()
         ]
-        singles = [entry for entry in entries if not _unlike_any_other(entry.value)]
         # A tensor in a plain attribute (a cached grid) is read by address too.
         attributes = [
             _Entry(vars(m), key, value, _join(path, key))
@@ -62,7 +63,7 @@ class Guards:
             if isinstance(value, Tensor)
         ]
         self._entries = entries + attributes
-        self._holders, self._keys, self._objects, _ = _columns(singles + attributes)
+        self._holders, self._keys, self._objects, _ = _columns(attributes)
         found = [entry for entry in self._entries if isinstance(entry.value, Tensor)]
         self._tensors, self._tensor_names = [entry.value for entry in found], [entry.name for entry in found]
         self._addresses = list(map(_address, self._tensors))
@@ -134,11 +135,16 @@ class Guards:
         return None
 
     def _held(self) -> bool:
-        """Whether the modules hold the same parameters, buffers and submodules as ever, and no others."""
+        """Whether the modules hold the same parameters, buffers and submodules as ever, in order, and no others."""
         try:
-            return self._tables == self._copies and all(map(is_, map(_entry, self._holders, self._keys), self._objects))
-        except (KeyError, RuntimeError, TypeError, ValueError):  # two tensors have no truth value
+            if self._tables != self._copies:
+                return False
+            attributes = list(map(_entry, self._holders, self._keys))
+        except (KeyError, RuntimeError, TypeError, ValueError):  # two tensors that differ have no truth value
             return False
+        values = gc.get_referents(*self._tables)  # another object may have compared equal
+        same = len(values) == len(self._values) and all(map(is_, values, self._values))
+        return same and all(map(is_, attributes, self._objects))
 
     def _name_swapped(self) -> str:
         for holder, key, value, name in self._entries:
@@ -146,6 +152,8 @@ class Guards:
                 return f'{name} was removed'
             if holder[key] is not value:
                 return f'{name} is another object'
+        if list(map(len, self._tables)) == list(map(len, self._copies)):
+            return 'the order of parameters, buffers or submodules changed'
         return 'a parameter, buffer or submodule was added'
 
 
@@ -161,13 +169,6 @@ class _Entry(NamedTuple):
 def _columns(entries: Sequence[_Entry]) -> tuple[list[dict[str, Any]], list[str], list[Any], list[str]]:
     """The entries as a list per field."""
     return [e.holder for e in entries], [e.key for e in entries], [e.value for e in entries], [e.name for e in entries]
-
-
-def _unlike_any_other(value: object) -> bool:
-    """Whether ``==`` with another object is never True: of tensors with several elements it raises."""
-    if isinstance(value, Tensor):
-        return type(value) in (Tensor, nn.Parameter) and value.numel() > 1
-    return value is None or type(value).__eq__ is object.__eq__
 
 
 def _is_plain(value: object) -> bool:

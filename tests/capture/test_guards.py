@@ -381,11 +381,19 @@ class Equal(nn.Module):
     __hash__ = nn.Module.__hash__
 
 
+class EqualParameter(nn.Parameter):
+    def __eq__(self, other):
+        return True
+
+    __hash__ = nn.Parameter.__hash__
+
+
 @pytest.mark.parametrize(
     ('change', 'named'),
     [
         (lambda m: setattr(m, '0', Equal(2.0).to(m[0].weight.device)), '0 is another object'),
         (lambda m: setattr(m[0], 'weight', nn.Parameter(m[0].weight.detach().clone())), '0.weight is another object'),
+        (lambda m: setattr(m[0], 'weight', EqualParameter(m[0].weight.detach() * 2)), '0.weight is another object'),
     ],
 )
 def test_what_compares_equal_to_what_it_replaces_is_found(graph, kit, change, named):
@@ -407,8 +415,28 @@ def test_what_compares_equal_to_what_it_replaces_is_found(graph, kit, change, na
         assert region.routes.retired == {named: 1}
 
 
+def test_submodules_that_change_places_are_found(graph, kit):
+    """A Sequential calls them in the order in which it holds them."""
+    reference, candidate = kit.pair(graph, nn.ModuleDict({'network': nn.Sequential(nn.Linear(3, 3), nn.SiLU())}))
+    region = graph.capture(candidate)
+    x = torch.randn(2, 3, device=graph.device)
+    for step in range(3):
+        if step == 1:
+            for model in (reference, candidate):
+                modules = model['network']._modules
+                modules['0'] = modules.pop('0')
+        losses = [model['network'](x).square().mean() for model in (reference, candidate)]
+        for loss in losses:
+            loss.backward()
+        assert torch.equal(*losses)
+    graph.replays(region, 3)
+    if graph.captures:
+        assert region.routes.retired == {'the order of parameters, buffers or submodules changed': 1}
+
+
 def test_an_attribute_that_is_gone_and_a_name_that_is_another_are_found(kit):
     for change, named in [
+        (lambda m: m._buffers.update(extra=None), 'a parameter, buffer or submodule was added'),
         (lambda m: delattr(m.head, 'gain'), 'gain was removed'),
         (lambda m: m._modules.update(neck=m._modules.pop('level2')), 'level2 was removed'),
         (lambda m: delattr(m.stem[0][0], 'weight'), 'stem.0.0.weight was removed'),
