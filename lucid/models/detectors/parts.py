@@ -58,7 +58,8 @@ def build_part(registry: Registry, config: Config, *, given: Config, optional: C
     for name, value in {**given, **more}.items():
         if name in NUMBERS_OF_DATA and config.get(name, value) != value:
             raise ValueError(
-                f'model.{name} is {value} and the config of {_name(config)} says {name}={config[name]}; remove the second'
+                f'model.{name} is {value} and the config of {_name(config)} says {name}={config[name]}; '
+                'remove the second'
             )
     return registry.build(dict(config), default_args={**given, **more})
 
@@ -116,8 +117,8 @@ def build_loss(config: Config, *, task: str | None, given: Config, num_keypoints
     name = _name(complete)
     if name in others:
         raise ValueError(
-            f'model.loss.type={name!r} is the loss of the task {others[name]!r}, and the head predicts {task!r}; remove '
-            f'model.loss.type, which is then {default_loss(task)!r}, or change model.head.type'
+            f'model.loss.type={name!r} is the loss of the task {others[name]!r}, and the head predicts {task!r}; '
+            f'remove model.loss.type, which is then {default_loss(task)!r}, or change model.head.type'
         )
     return build_part(LOSSES, complete, given=given, optional={'num_keypoints': num_keypoints})
 
