@@ -9,7 +9,7 @@ from mmengine.registry import Registry
 
 from lucid.apis.validate import ConfigError
 from lucid.models.data_preprocessors.checks import TASK_KINDS as KINDS
-from lucid.models.detectors.parts import LOSS_OF_TASK
+from lucid.models.detectors.parts import loss_problem
 from lucid.registry import DATASETS, HEADS, MODELS
 
 METRIC_OF_TASK: Mapping[str, str] = {
@@ -70,6 +70,9 @@ def _collation(loader: Mapping[str, Any], split: str) -> Iterator[str]:
 
 
 def _learning(cfg: Config, task: str | None) -> Iterator[str]:
+    # Before any data is read; the detector itself would refuse it too.
+    if problem := loss_problem((cfg.model.get('loss') or {}).get('type', ''), task):
+        yield problem
     kind, loader = KINDS.get(task or ''), cfg.train_dataloader
     preprocessor = cfg.model.get('data_preprocessor') or {}
     if kind is None or preprocessor.get('type', PREPROCESSOR) != PREPROCESSOR:
@@ -83,12 +86,6 @@ def _learning(cfg: Config, task: str | None) -> Iterator[str]:
             )
     if kind == 'masks' and _is_ours(loader) and not _makes_masks(loader):
         yield f'{_head(cfg)} learns from masks; set train_dataloader.collate_fn.masks=True'
-    loss = (cfg.model.get('loss') or {}).get('type')
-    if loss in LOSS_OF_TASK.values() and loss != LOSS_OF_TASK[str(task)]:
-        yield (
-            f'model.loss.type is {loss!r}, from which {_head(cfg)} learns no {kind}; '
-            f'remove it, or set {LOSS_OF_TASK[str(task)]!r}'
-        )
 
 
 def _metrics(cfg: Config, task: str | None, name: str) -> Iterator[str]:

@@ -56,8 +56,8 @@ def test_the_shipped_configs_pass(load: Load, task: str) -> None:
         (
             'segment',
             {'model.loss.type': 'DetectionLoss'},
-            r"model\.loss\.type is 'DetectionLoss', from which SegmentHead learns no masks; "
-            "remove it, or set 'SegmentationLoss'",
+            r"model\.loss\.type='DetectionLoss' is the loss of the task 'detect', and the head predicts 'segment'; "
+            r"remove model\.loss\.type, which is then 'SegmentationLoss', or change model\.head\.type",
         ),
         (
             'segment',

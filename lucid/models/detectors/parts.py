@@ -113,14 +113,20 @@ def build_loss(config: Config, *, task: str | None, given: Config, num_keypoints
         ValueError: It is the loss of another task, which would train a part of the head, or none, in silence.
     """
     complete = {'type': default_loss(task), **config}
-    others = {name: other for other, name in LOSS_OF_TASK.items() if task in LOSS_OF_TASK and other != task}
-    name = _name(complete)
-    if name in others:
-        raise ValueError(
-            f'model.loss.type={name!r} is the loss of the task {others[name]!r}, and the head predicts {task!r}; '
-            f'remove model.loss.type, which is then {default_loss(task)!r}, or change model.head.type'
-        )
+    if problem := loss_problem(_name(complete), task):
+        raise ValueError(problem)
     return build_part(LOSSES, complete, given=given, optional={'num_keypoints': num_keypoints})
+
+
+def loss_problem(name: str, task: str | None) -> str | None:
+    """Why a loss cannot train a head of a task, with the remedy; None where it can, or is none of ``LOSS_OF_TASK``."""
+    others = {loss: other for other, loss in LOSS_OF_TASK.items() if task in LOSS_OF_TASK and other != task}
+    if name not in others:
+        return None
+    return (
+        f'model.loss.type={name!r} is the loss of the task {others[name]!r}, and the head predicts {task!r}; '
+        f'remove model.loss.type, which is then {default_loss(task)!r}, or change model.head.type'
+    )
 
 
 def default_loss(task: str | None) -> str:
