@@ -20,7 +20,7 @@ class KernelTime(NamedTuple):
 
     name: str
     ms: float
-    count: float
+    num_launches: float
 
 
 class Launch(NamedTuple):

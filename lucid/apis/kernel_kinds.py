@@ -41,11 +41,11 @@ _SIGNS = tuple(
 
 
 class KindTime(NamedTuple):
-    """The kernels of one kind: milliseconds, launches, and ``share`` of what all kernels take, added up."""
+    """The kernels of one kind: milliseconds and launches, added up, and ``share`` of the milliseconds of all kinds."""
 
     kind: str
     ms: float
-    count: float
+    num_launches: float
     share: float
     kernels: list[KernelTime]
 
@@ -68,7 +68,7 @@ def by_kind(kernels: Iterable[KernelTime]) -> list[KindTime]:
         groups.setdefault(kind_of(kernel.name), []).append(kernel)
     total = sum(kernel.ms for kernel in ranked) or 1.0
     found = [
-        KindTime(kind, ms := sum(one.ms for one in group), sum(one.count for one in group), ms / total, group)
+        KindTime(kind, ms := sum(one.ms for one in group), sum(one.num_launches for one in group), ms / total, group)
         for kind, group in groups.items()
     ]
     return sorted(found, key=lambda each: -each.ms)

@@ -70,7 +70,7 @@ NAMES = {
         f'void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::{COPIES}> >(int)',
         'void at::native::vectorized_elementwise_kernel<8, at::native::bfloat16_copy_kernel_cuda(at::TensorIteratorBase'
         '&)::{lambda(float)#1}, std::array<char*, 2ul> >(int)',
-        'void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul>>(int)',
+        'void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul>>()',
         'void at::native::(anonymous namespace)::CatArrayBatchedCopy_vectorized<at::native::(anonymous namespace)::'
         'OpaqueType<2u>, unsigned int, 4, 64, 64, 16, 8>(char*)',
         'void cudnn::engines_precompiled::nchwToNhwcKernel<__half, __half, float, false, true, '
@@ -81,7 +81,7 @@ NAMES = {
     'optimizer, foreach': [
         f'void at::native::(anonymous namespace)::multi_tensor_apply_kernel<{LIST}, at::native::(anonymous namespace)::'
         'BinaryOpListAlphaFunctor<float, 2, 2, 0>, std::plus<float>, float>(int)',
-        f'void at::native::(anonymous namespace)::multi_tensor_apply_kernel<{LIST}, at::native::Copy<float, float>>(int)',
+        f'void at::native::(anonymous namespace)::multi_tensor_apply_kernel<{LIST}, at::native::Copy<float, float>>()',
         'void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::Fused'
         'OptimizerTensorListMetadata<4>, at::native::(anonymous namespace)::FusedAdamMathFunctor<float, 4>>(int)',
         'void at::native::lpnorm_cleanup<float, (at::native::NormType)1, float, float>(float const*, int)',
@@ -125,7 +125,7 @@ def test_kernels_add_up_by_kind_the_longest_first() -> None:
             KernelTime('my_kernel', 0.0, 1.0),
         ]
     )
-    assert [(each.kind, each.ms, each.count, each.share) for each in found] == [
+    assert [(each.kind, each.ms, each.num_launches, each.share) for each in found] == [
         ('element-wise', 6.0, 10.5, 0.75),
         ('copy, fill', 1.0, 3.0, 0.125),
         ('convolution, matmul', 1.0, 1.0, 0.125),
