@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from lucid.apis.benchmark_loading import Loading
@@ -17,7 +18,7 @@ PER_KIND = 3  # kernels of a kind that are shown by name
 def print_benchmark(found: Benchmark, *, console: Console | None = None) -> None:
     """Print each variant beside eager, in whole steps and the region alone, the floor, and the loader's rate."""
     console = console or Console()
-    if found.device == 'cpu':
+    if found.device == 'cpu' and (found.steps or found.parts):
         console.print('No CUDA card in use: the tape replays here, and its times say nothing about a card.')
     height, width = found.image_size
     what = f'{found.config}, batch {found.batch_size}, {width}x{height} px, {found.precision}, {found.device}'
@@ -138,7 +139,7 @@ def _kernels(title: str, timing: Timing, width: int) -> Table:
         table.add_row(f'{kind.ms:.3f}', f'{kind.share:.1%}', f'{kind.num_launches:.0f}', kind.kind, style='bold')
         share = kind.share / kind.ms if kind.ms else 0.0
         for kernel in kind.kernels[:PER_KIND]:
-            name = short_name(kernel.name).replace('[', r'\[')
+            name = escape(short_name(kernel.name))
             table.add_row(f'{kernel.ms:.3f}', f'{kernel.ms * share:.1%}', f'{kernel.num_launches:.0f}', f'  {name}')
     return table
 

@@ -61,8 +61,8 @@ def test_an_epoch_is_read_first_and_is_in_no_round(monkeypatch: pytest.MonkeyPat
     data = Slow()
     # The first epoch is slow, as one that reads files for the first time.
     monkeypatch.setattr(module.time, 'perf_counter', lambda: data.now + 100.0 * min(len(data.keys), 10))
-    loader = DataLoader(data, batch_size=5, sampler=EpochSampler(data, seed=0), collate_fn=collate)
-    assert loading_rate(loader, lambda _: None, nothing, rounds=2, num_batches=2).loaded == [4.0, 4.0]
+    loader = DataLoader(data, batch_size=4, sampler=EpochSampler(data, seed=0), collate_fn=collate)
+    assert loading_rate(loader, lambda _: None, nothing, rounds=2, num_batches=3).loaded == [4.0, 4.0]
 
 
 def test_the_device_is_waited_for_once_per_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from lucid.apis.gpu_time import GpuTime, KernelTime
 
 KERNELS = [
     KernelTime('void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int)', 1.0, 4.0),
-    KernelTime('void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>[1] >(int)', 1.0, 4.0),
+    KernelTime('void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float> > [clone .kd]', 1.0, 4.0),
     *(
         KernelTime(f'sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_{i}', 2.0, 2.5)
         for i in range(5)
@@ -88,7 +88,7 @@ def test_the_profile_has_kinds_and_their_longest_kernels() -> None:
     assert [row[:3] for row in shown[kind + 1 : kind + 4]] == [['2.000', '16.7%', '2']] * 3
     assert shown[kind + 4][3:] == ['copy,', 'fill']  # three kernels of five
     assert any('  vectorized_elementwise_kernel<4, FillFunctor<float>' in line for line in text.splitlines())
-    assert any('ReduceOp<float>[1]' in line for line in text.splitlines()), 'brackets are no markup'
+    assert any('ReduceOp<float> > [clone' in line for line in text.splitlines()), 'brackets are no markup'
 
 
 def test_without_a_card_there_are_dashes_and_no_profile() -> None:
@@ -103,6 +103,6 @@ def test_without_a_card_there_are_dashes_and_no_profile() -> None:
 
 
 def test_the_loader_alone_has_no_table() -> None:
-    found = Benchmark('mine.py', 'network', 'bf16', 16, (64, 64), 'Card', [], [], None, LOADING)
+    found = Benchmark('mine.py', 'network', 'bf16', 16, (64, 64), 'cpu', [], [], None, LOADING)
     assert printed(found).startswith('data loader alone')
     assert 'variant' not in printed(found)
