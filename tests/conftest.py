@@ -48,8 +48,8 @@ def test_data() -> Path:
 def small_network() -> Mapping[str, Any]:
     """Config options of a detector with six convolutions before the head, for tests of what surrounds a network.
 
-    A step of scale n takes three times as long: at 64 pixels the number of operators counts. The names are YOLONeck's and
-    YOLOBackbone's.
+    A step of scale n takes three times as long: at 64 pixels the number of operators counts. Its modules have names of
+    YOLOBackbone and YOLONeck.
     """
     from torch import Tensor, nn
 

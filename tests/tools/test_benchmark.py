@@ -1,55 +1,56 @@
 import json
-import os
-import subprocess
+import runpy
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[2]
+TOOL = Path(__file__).parents[2] / 'tools' / 'benchmark.py'
+TINY = Path(__file__).parents[1] / 'configs' / 'tiny.py'
+Call = Callable[..., int]
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, 'tools/benchmark.py', *arguments]
-    environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch) -> Call:
+    """The tool in this process: starting one takes longer than the rest of a test. Documents start it."""
+
+    def run(*arguments: str) -> int:
+        monkeypatch.setattr(sys, 'argv', [str(TOOL), *arguments])
+        try:
+            return runpy.run_path(str(TOOL))['main']()
+        except SystemExit as end:
+            return end.code
+
+    return run
 
 
-def test_the_tool_prints_tables_and_writes_json(tmp_path: Path) -> None:
+def test_the_tool_prints_tables_and_writes_json(
+    call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str], small_network: Mapping[str, Any]
+) -> None:
     out = tmp_path / 'benchmark.json'
-    options = [
-        '--region',
-        'network',
-        'step',
-        '--accumulate',
-        '1',
-        '--precision',
-        'fp32',
-        '--rounds',
-        '1',
-        '--micro-batches',
-        '1',
-        '--device',
-        'cpu',
-    ]
-    data = ['--json', str(out), '--cfg-options', f'data_root={tmp_path}', 'train_dataloader.batch_size=2']
-    done = run('tests/configs/tiny.py', *options, *data)
-    assert done.returncode == 0, done.stderr
-    assert 'its times say nothing about a card' in ' '.join(done.stdout.split())
+    sizes = ['--accumulate', '1', '--rounds', '1', '--micro-batches', '1', '--precision', 'fp32', '--device', 'cpu']
+    data = [f'data_root={tmp_path}', 'train_dataloader.batch_size=2']
+    data += [f'{key}={value}' for key, value in small_network.items()]
+    given = ['--region', 'network', 'step', *sizes, '--json', str(out), '--cfg-options', *data]
+    assert call(str(TINY), *given) == 0
+    assert 'its times say nothing about a card' in ' '.join(capsys.readouterr().out.split())
     variants = [timing['variant'] for timing in json.loads(out.read_text())['steps']]
     assert variants == ['eager', 'network', 'step']
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason='there is a card')
-def test_without_a_card_nothing_is_measured_unasked() -> None:
-    done = run('tests/configs/tiny.py')
-    assert done.returncode == 2
-    assert 'there is no CUDA card' in done.stderr
+def test_without_a_card_nothing_is_measured_unasked(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(str(TINY)) == 2
+    assert 'there is no CUDA card' in capsys.readouterr().err
 
 
-def test_mistakes_are_named_in_one_line() -> None:
-    done = run('tests/configs/tinny.py', '--device', 'cpu')
-    assert done.returncode == 2
-    assert 'tinny.py does not exist' in done.stderr
-    assert run('tests/configs/tiny.py', '--rounds', '0').returncode == 2
+def test_mistakes_are_named_in_one_line(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call('tests/configs/tinny.py', '--device', 'cpu') == 2
+    shown = capsys.readouterr().err
+    assert 'tinny.py does not exist' in shown
+    assert 'Traceback' not in shown
+    assert call(str(TINY), '--rounds', '0') == 2
+    assert 'numbers of at least 1' in capsys.readouterr().err
