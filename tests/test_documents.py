@@ -4,11 +4,11 @@ import os
 import re
 import runpy
 import shlex
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -60,24 +60,25 @@ def test_ci_runs_the_make_targets_that_the_documents_name() -> None:
     assert all(target in script for target in BY_CI if target.startswith('make'))
 
 
-@pytest.fixture
-def clone(tmp_path: Path) -> Path:
-    """A folder that looks like a clone in which ``make train`` has run, with a user's folder of images beside it."""
+def write_checkpoint(folder: Path, name: str) -> None:
+    """The best.pth of a shipped config in ``work_dirs``, as if it had been trained on the generated images."""
+    from lucid.apis import load_config
     from lucid.datasets import ShapesDataset
+    from lucid.engine.checkpoint import plain, save
+    from lucid.registry import MODELS
 
-    for name in ('configs', 'tools'):
-        (tmp_path / name).symlink_to(ROOT / name)
-    for split, number in (('train', 8), ('val', 4)):
-        ShapesDataset(tmp_path / 'path/to/folder', split=split, num_images=number, image_size=64)
-    ShapesDataset(tmp_path / 'data/shapes', split='val', num_images=8, image_size=64)
-    run(
-        tmp_path,
-        'tools/train.py configs/yolo/detect_n_folder.py --work-dir made --cfg-options data_root=data/shapes '
-        'train_dataloader.dataset.split=val',
-    )
-    (tmp_path / 'work_dirs/yolo_capture').mkdir(parents=True)
-    shutil.copy(tmp_path / 'made/last.pth', tmp_path / 'work_dirs/yolo_capture/best.pth')
-    return tmp_path
+    data = ShapesDataset(folder / 'data/shapes', split='val', num_images=8, image_size=64)
+    cfg = load_config(ROOT / f'configs/{name}.py')
+    numbers = {'num_classes': len(data.classes)}
+    if 'keypoint' in name:
+        numbers['num_keypoints'] = len(data.keypoint_names)
+    state = MODELS.build({**cfg.model, **numbers}).state_dict()
+    content = {'meta': {'cfg': plain(cfg.to_dict())}, 'classes': list(data.classes), 'state_dict': state}
+    if 'keypoint' in name:
+        content['keypoint_names'] = list(data.keypoint_names)
+    path = folder / 'work_dirs' / Path(name).name / 'best.pth'
+    path.parent.mkdir(parents=True)
+    save(content, path)
 
 
 def shrunk(command: str) -> list[str]:
@@ -95,24 +96,57 @@ def shrunk(command: str) -> list[str]:
     return words
 
 
-def run(folder: Path, command: str, *, threads: int = 2) -> str:
-    words = shrunk(command)
-    environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': str(threads)}
-    done = subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
+def run(folder: Path, command: str) -> None:
+    """Run a command in a process of its own."""
+    environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
+    words = [sys.executable, *shrunk(command)]
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f'{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}'
     assert 'Traceback' not in done.stderr, done.stderr[-2000:]
-    return done.stdout
 
 
-def test_the_commands_of_the_readme_run_in_their_order(clone: Path) -> None:
+Call = Callable[[str], None]
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Run a command in this process: starting one costs more than most of the commands."""
+    torch.set_num_threads(1)
+    monkeypatch.chdir(tmp_path)
+
+    def run_here(command: str) -> None:
+        tool, *words = shrunk(command)
+        monkeypatch.setattr(sys, 'argv', [tool, *words])
+        assert runpy.run_path(str(ROOT / tool))['main']() == 0, command
+
+    return run_here
+
+
+def test_the_commands_of_the_readme_run_in_their_order(
+    tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In what looks like a clone in which ``make train`` has run, with a user's folder of images beside it."""
+    from lucid.datasets import ShapesDataset
+
+    for name in ('configs', 'tools'):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for split, number in (('train', 8), ('val', 4)):
+        ShapesDataset(tmp_path / 'path/to/folder', split=split, num_images=number, image_size=64)
+    write_checkpoint(tmp_path, 'yolo_capture')
     tools = [command for command in commands(ROOT / 'README.md') if command.startswith('tools/')]
     assert len(tools) >= 6
-    outputs = {command: run(clone, command) for command in tools}
-    assert (clone / 'results.json').is_file()
-    assert list((clone / 'pictures').iterdir())
-    assert (clone / 'found/predictions.json').is_file()
+    outputs = {}
+    for command in tools:
+        if command.startswith(('tools/test.py', 'tools/predict.py')):  # no other test starts these
+            run(tmp_path, command)
+        else:
+            call(command)
+        outputs[command] = capsys.readouterr().out
+    assert (tmp_path / 'results.json').is_file()
+    assert list((tmp_path / 'pictures').iterdir())
+    assert (tmp_path / 'found/predictions.json').is_file()
     assert {'best.pth', 'last.pth', 'config.py', 'config.json', 'environment.json', 'pictures'} <= {
-        path.name for path in (clone / 'work_dirs/mine').iterdir()
+        path.name for path in (tmp_path / 'work_dirs/mine').iterdir()
     }
     printed = next(out for command, out in outputs.items() if 'print_config' in command)
     compile(printed, 'printed config', 'exec')
@@ -139,24 +173,36 @@ def test_the_commands_of_the_augmentation_page_run(tmp_path: Path, monkeypatch: 
     assert len(list((tmp_path / 'look').iterdir())) == 3
 
 
-def test_the_commands_of_the_capture_page_run(tmp_path: Path) -> None:
-    for name in ('configs', 'tools'):
-        (tmp_path / name).symlink_to(ROOT / name)
+def test_the_commands_of_the_capture_page_run(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, small_network: Mapping[str, Any]
+) -> None:
+    from lucid.apis import pool_table
+
+    def measure_pool(**given: Any) -> pool_table.PoolTable:
+        measured.append(given)
+        return pool_table.PoolTable('cpu', 'tape', 9, {'no copy': (7, 3)})
+
+    measured: list[dict[str, Any]] = []
+    monkeypatch.setattr(pool_table, 'measure_pool', measure_pool)  # a test of its own measures at this size
+    (tmp_path / 'configs').symlink_to(ROOT / 'configs')
     tools = [command for command in commands(ROOT / 'docs' / 'capture.md') if command.startswith('tools/')]
     assert len(tools) >= 3
-    small = (
-        '--accumulate 1 --steps 1 --cfg-options image_size=64 train_dataloader.batch_size=2 '
-        'train_dataloader.num_workers=0 train_dataloader.dataset.num_images=8 optim_wrapper.optimizer.ns_steps=1'
-    )
+    options = {
+        **small_network,
+        'image_size': 64,
+        'train_dataloader.batch_size': 2,
+        'train_dataloader.num_workers': 0,
+        'train_dataloader.dataset.num_images': 8,
+        'optim_wrapper.optimizer.ns_steps': 1,
+    }
+    small = '--accumulate 1 --cfg-options ' + shlex.join(f'{key}={value}' for key, value in options.items())
     for command in tools:
         if command.startswith('tools/parity.py'):
-            command = f'{command} {small}'
+            command = f'{command} --steps 1 {small}'
         if command.startswith('tools/benchmark.py'):
-            command = (
-                f'{command} --device cpu --region step --rounds 1 --micro-batches 1 {small.replace("--steps 1 ", "")}'
-            )
-        # The operators are small: a second thread on a busy machine costs minutes.
-        run(tmp_path, command, threads=1)
+            command = f'{command} --device cpu --region step --rounds 1 --micro-batches 1 {small}'
+        call(command)
+    assert [(given['image_size'], given['batch_size']) for given in measured] == [(64, 2)]
 
 
 def test_every_tool_can_be_called_by_its_name_as_the_documents_do() -> None:
@@ -165,21 +211,39 @@ def test_every_tool_can_be_called_by_its_name_as_the_documents_do() -> None:
         assert os.access(tool, os.X_OK), tool
 
 
-Call = Callable[[str], None]
+FRESH = """
+import importlib, pkgutil, runpy, sys
+import lucid.apis
+from mmengine.registry import Registry
+from lucid import registry
+
+def names():
+    return {name: set(value.module_dict) for name, value in vars(registry).items() if isinstance(value, Registry)}
+
+for value in vars(registry).values():
+    if isinstance(value, Registry):
+        value.import_from_location()  # as mmengine does before it looks a name up
+before = names()
+for tool in sys.argv[1:]:
+    sys.argv = [tool, '--help']
+    try:
+        runpy.run_path(tool, run_name='__main__')
+    except SystemExit as end:
+        assert end.code == 0, tool
+for module in pkgutil.walk_packages(lucid.__path__, 'lucid.'):
+    importlib.import_module(module.name)
+assert names() == before, 'a registry does not find everything'
+"""
 
 
-@pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    """Run a command in this process: starting one costs more than most of the commands."""
-    torch.set_num_threads(1)
-    monkeypatch.chdir(tmp_path)
-
-    def run_here(command: str) -> None:
-        tool, *words = shrunk(command)
-        monkeypatch.setattr(sys, 'argv', [tool, *words])
-        assert runpy.run_path(str(ROOT / tool))['main']() == 0, command
-
-    return run_here
+def test_in_a_fresh_process_every_tool_shows_its_help_and_the_registries_find_everything() -> None:
+    """What runs in the process of the tests cannot show that an import is missing."""
+    tools = sorted(map(str, (ROOT / 'tools').glob('*.py')))
+    environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
+    command = [sys.executable, '-c', FRESH, *tools]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count('usage: ') == len(tools)
 
 
 @pytest.fixture
@@ -279,25 +343,9 @@ def test_the_config_guide_lists_every_key_of_the_top_level() -> None:
 
 
 def test_the_commands_of_the_evaluation_page_run(tmp_path: Path, call: Call) -> None:
-    from lucid.apis import load_config
-    from lucid.datasets import ShapesDataset
-    from lucid.engine.checkpoint import plain, save
-    from lucid.registry import MODELS
-
     (tmp_path / 'configs').symlink_to(ROOT / 'configs')
-    data = ShapesDataset(tmp_path / 'data/shapes', split='val', num_images=8, image_size=64)
     for name in ('yolo_capture', 'yolo/segment_n_shapes', 'yolo/keypoint_n_shapes', 'yolo/oriented_n_shapes'):
-        cfg = load_config(ROOT / f'configs/{name}.py')
-        numbers = {'num_classes': len(data.classes)}
-        if 'keypoint' in name:
-            numbers['num_keypoints'] = len(data.keypoint_names)
-        state = MODELS.build({**cfg.model, **numbers}).state_dict()
-        content = {'meta': {'cfg': plain(cfg.to_dict())}, 'classes': list(data.classes), 'state_dict': state}
-        if 'keypoint' in name:
-            content['keypoint_names'] = list(data.keypoint_names)
-        folder = tmp_path / 'work_dirs' / Path(name).name
-        folder.mkdir(parents=True)
-        save(content, folder / 'best.pth')
+        write_checkpoint(tmp_path, name)
     listed = commands(ROOT / 'docs' / 'evaluation.md')
     assert len(listed) >= 9
     for command in listed:

@@ -1,10 +1,11 @@
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from mmengine.config import Config
 from mmengine.hooks import Hook
 
@@ -59,12 +60,18 @@ def shapes_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope='session')
-def tiny(tmp_path_factory: pytest.TempPathFactory, shapes_root: Path) -> Callable[..., Config]:
-    """The tiny config with a fresh work directory, and options by dotted key with '__' for the dot."""
+def tiny(
+    tmp_path_factory: pytest.TempPathFactory, shapes_root: Path, small_network: Mapping[str, Any]
+) -> Callable[..., Config]:
+    """The tiny config with a fresh work directory, and options by dotted key with '__' for the dot.
 
-    def make(*, stop_at: int | None = None, how: str = 'interrupt', **options: Any) -> Config:
+    Its network is the small one, unless a test asks for scale n or a card is there, whose results are evidence.
+    """
+
+    def make(*, stop_at: int | None = None, how: str = 'interrupt', scale_n: bool = False, **options: Any) -> Config:
         given = {key.replace('__', '.'): value for key, value in options.items()}
-        cfg = load_config(TINY, {'data_root': str(shapes_root), **given})
+        network = {} if scale_n or torch.cuda.is_available() else small_network
+        cfg = load_config(TINY, {'data_root': str(shapes_root), **network, **given})
         cfg.work_dir = str(tmp_path_factory.mktemp('run'))
         cfg.custom_hooks = [{'type': 'RecordLosses', 'stop_at': stop_at, 'how': how}]
         return cfg

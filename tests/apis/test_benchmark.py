@@ -1,13 +1,14 @@
 """The benchmark runs what it says, by turns, and reports what it measured."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from mmengine.config import Config
 
-from lucid.apis import ConfigError, load_config
+from lucid.apis import ConfigError
 from lucid.apis import benchmark as module
 from lucid.apis import benchmark_turns as turns
 from lucid.apis.benchmark import benchmark
@@ -16,14 +17,10 @@ from lucid.capture import ModuleRegion, Reason
 from lucid.datasets.shape_scenes import CLASSES
 from lucid.models.detectors import YOLODetector
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture
-def config(tmp_path: Path) -> Config:
-    torch.set_num_threads(1)
-    options = {'data_root': str(tmp_path / 'data'), 'train_dataloader.batch_size': 2}
-    return load_config(ROOT / 'tests' / 'configs' / 'tiny.py', options)
+def config(tiny: Callable[..., Config]) -> Config:
+    return tiny(train_dataloader__batch_size=2)
 
 
 @pytest.mark.parametrize('place', ['cpu', pytest.param('cuda', marks=pytest.mark.cuda)])

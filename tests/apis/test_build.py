@@ -117,7 +117,7 @@ class TestBuildRunner:
         self, tiny: Make, options: dict[str, Any], message: str
     ) -> None:
         with pytest.raises(ConfigError, match=message):
-            build_runner(complete(tiny(**options)), mode='train')
+            build_runner(complete(tiny(scale_n=True, **options)), mode='train')
 
     def test_in_a_test_the_hooks_of_training_are_left_out(self, tiny: Make) -> None:
         runner = build_runner(complete(tiny()), mode='test')

@@ -1,7 +1,7 @@
 """A claim is proven by a whole, passed record of today's code, and by nothing less."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -187,9 +187,11 @@ def test_tests_are_counted_by_their_outcome(tmp_path: Path) -> None:
     }
 
 
-def test_a_run_leaves_its_result_and_the_code_that_it_imported(tmp_path: Path) -> None:
+def test_a_run_leaves_its_result_and_the_code_that_it_imported(
+    tmp_path: Path, small_network: Mapping[str, Any]
+) -> None:
     torch.set_num_threads(1)
-    options = {'data_root': str(tmp_path / 'data'), 'train_dataloader.batch_size': 2}
+    options = {**small_network, 'data_root': str(tmp_path / 'data'), 'train_dataloader.batch_size': 2}
     config = str(ROOT / 'tests' / 'configs' / 'tiny.py')
     arguments = {'config': config, 'region': 'network', 'precision': 'fp32', 'steps': 1, 'options': options}
     child('parity', arguments, str(tmp_path / 'out.json'))

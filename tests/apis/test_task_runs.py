@@ -86,10 +86,10 @@ def test_the_names_of_keypoints_are_kept_with_the_weights(trained: Callable[[str
 
     # A config that states no number takes that of the checkpoint, and one that states another is refused.
     config = tmp_path / 'mine.py'
-    for stated, fits in (('', True), (', num_keypoints=4', True), (', num_keypoints=5', False)):
-        config.write_text(
-            f"model = dict(type='YOLODetector', head=dict(type='KeypointHead'){stated})\nimage_size = 64\n"
-        )
+    network = {key: dict(value) for key, value in trained('keypoint').model.items() if key in ('backbone', 'neck')}
+    for stated, fits in (({}, True), ({'num_keypoints': 4}, True), ({'num_keypoints': 5}, False)):
+        model = {'type': 'YOLODetector', **network, 'head': {'type': 'KeypointHead'}, **stated}
+        config.write_text(f'model = {model}\nimage_size = 64\n')
         if fits:
             detector = init_detector(last(trained('keypoint')), config=config, device='cpu')
             assert detector.model.num_keypoints == 4

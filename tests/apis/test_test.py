@@ -72,9 +72,12 @@ def test_raw_and_averaged_weights_differ(trained: Config, tmp_path: Path) -> Non
     assert (tmp_path / 'raw.json').read_text() != (tmp_path / 'ema.json').read_text()
 
 
-def test_a_checkpoint_of_another_scale_is_refused(trained: Config, tiny: Make) -> None:
+def test_a_checkpoint_of_another_scale_is_refused(tiny: Make, tmp_path: Path) -> None:
+    runner = apis.build_runner(apis.complete(tiny(scale_n=True)), mode='test')
+    classes = list(runner.test_dataloader.dataset.classes)
+    files.save({'state_dict': runner.model.state_dict(), 'classes': classes, 'meta': {}}, tmp_path / 'n.pth')
     with pytest.raises(CheckpointError, match=r'does not fit the model: tensors .*Use the config that it was trained'):
-        apis.test(tiny(model__scale='s'), best(trained))
+        apis.test(tiny(scale_n=True, model__scale='s'), tmp_path / 'n.pth')
 
 
 def test_a_checkpoint_of_other_classes_is_refused(trained: Config, tmp_path: Path) -> None:

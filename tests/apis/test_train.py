@@ -68,7 +68,7 @@ def stopped(cfg: Config) -> None:
 
 
 def test_a_tiny_config_trains_validates_and_leaves_what_the_readme_lists(tiny: Make, losses: Read) -> None:
-    cfg = tiny()
+    cfg = tiny(scale_n=True)
     runner = train(cfg)
     work_dir = Path(cfg.work_dir)
     assert sorted(losses(cfg)) == list(range(10))

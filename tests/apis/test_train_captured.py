@@ -1,7 +1,7 @@
 """A whole run of lucid with CaptureHook: same checkpoint as without, bit for bit."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,48 +56,70 @@ def checkpoints_equal(cfgs: list[Config]) -> bool:
     return all(torch.equal(value, state[key]) for state in found for key, value in expected.items())
 
 
-def captured_and_eager(make: Make, backend: str, kind: str, **options: Any) -> tuple[list[Config], dict[str, Any]]:
-    """Train one config eager and captured; both, eager first, and what the report says of the regions."""
-    torch.set_num_threads(1)
-    options['randomness__deterministic'] = backend == 'cuda'
-    cfgs = [make(**options) for _ in range(2)]
-    for cfg in cfgs:
+class Trained:
+    """Runs of the tiny config on its own images, eager ones made once: a run is the same each time."""
+
+    def __init__(self, make: Make, folder: Path) -> None:
+        self.make, self.folder = make, folder
+        self.eager_runs: dict[str, Config] = {}
+
+    def eager(self, backend: str, **options: Any) -> Config:
+        key = f'{backend} {options}'
+        if key not in self.eager_runs:
+            self.eager_runs[key] = self._run(backend, [], options)
+        return self.eager_runs[key]
+
+    def captured(self, backend: str, kind: str, **options: Any) -> tuple[Config, dict[str, Any]]:
+        """The run, and what the report says of the regions."""
+        cfg = self._run(backend, [{**CAPTURE, 'regions': REGIONS[kind]}], options)
+        return cfg, json.loads(Path(cfg.work_dir, FILE).read_text())['regions']
+
+    def _run(self, backend: str, hooks: list[dict[str, Any]], options: dict[str, Any]) -> Config:
+        torch.set_num_threads(1)
+        root = self.folder / str(options.get('train_dataloader__dataset__num_images', 'all'))
+        cfg = self.make(data_root=str(root), randomness__deterministic=backend == 'cuda', **options)
         cfg.env_cfg.cudnn_benchmark = False
-    cfgs[1].custom_hooks += [{**CAPTURE, 'regions': REGIONS[kind]}]
-    for cfg in cfgs:
+        cfg.custom_hooks += hooks
         train(cfg)
-    torch.use_deterministic_algorithms(False)
-    return cfgs, json.loads(Path(cfgs[1].work_dir, FILE).read_text())['regions']
+        torch.use_deterministic_algorithms(False)
+        return cfg
+
+
+@pytest.fixture(scope='module')
+def trained(tiny: Make, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return Trained(tiny, tmp_path_factory.mktemp('captured'))
 
 
 @pytest.mark.parametrize(('accumulate', 'kind'), [(1, 'network'), (2, 'network and loss'), (1, 'step'), (2, 'step')])
 def test_a_captured_run_writes_the_checkpoint_of_an_eager_one(
-    tiny: Make, backend: str, accumulate: int, kind: str
+    trained: Trained, backend: str, accumulate: int, kind: str
 ) -> None:
-    cfgs, regions = captured_and_eager(tiny, backend, kind, optim_wrapper__accumulative_counts=accumulate)
-    assert checkpoints_equal(cfgs)
+    options = {'optim_wrapper__accumulative_counts': accumulate}
+    eager = trained.eager(backend, **options)
+    captured, regions = trained.captured(backend, kind, **options)
+    assert checkpoints_equal([eager, captured])
     assert len(regions) == len(REGIONS[kind])
     for region in regions.values():
         assert (region['replays'], region['captures'], region['problems']) == (10, 1, [])
-    assert not Path(cfgs[0].work_dir, FILE).exists()
+    assert not Path(eager.work_dir, FILE).exists()
 
 
 @pytest.mark.parametrize(('accumulate', 'kind'), [(1, 'step'), (2, 'step'), (2, 'network and loss')])
 def test_a_last_batch_of_one_image_and_validation_after_each_epoch_change_nothing(
-    tiny: Make, losses: Any, backend: str, tmp_path: Path, accumulate: int, kind: str
+    trained: Trained, losses: Any, backend: str, accumulate: int, kind: str
 ) -> None:
     """Nine images: batches of 4, 4 and 1."""
     options = {
-        'data_root': str(tmp_path),
         'train_dataloader__dataset__num_images': 9,
         'train_cfg__val_interval': 1,
         'train_cfg__max_epochs': 3,
         'optim_wrapper__accumulative_counts': accumulate,
     }
-    cfgs, regions = captured_and_eager(tiny, backend, kind, **options)
-    assert losses(cfgs[0]) == losses(cfgs[1])
-    assert [len(row['files']) for row in losses(cfgs[1]).values()] == [4, 4, 1] * 3
-    assert checkpoints_equal(cfgs)
+    eager = trained.eager(backend, **options)
+    captured, regions = trained.captured(backend, kind, **options)
+    assert losses(eager) == losses(captured)
+    assert [len(row['files']) for row in losses(captured).values()] == [4, 4, 1] * 3
+    assert checkpoints_equal([eager, captured])
     for name, region in regions.items():
         asked = {eager['reason']: eager['calls'] for eager in region['eager'] if eager['reason'] != 'eval'}
         assert asked == ({} if name == 'loss' else {'new_signature': 3})  # the loss records other batches too
@@ -106,31 +128,29 @@ def test_a_last_batch_of_one_image_and_validation_after_each_epoch_change_nothin
 
 @pytest.mark.parametrize('kind', ['step', 'network and loss'])
 def test_a_mosaic_that_closes_during_captured_training_changes_nothing(
-    tiny: Make, losses: Any, backend: str, tmp_path: Path, kind: str
+    trained: Trained, losses: Any, backend: str, kind: str
 ) -> None:
-    options = {
-        'data_root': str(tmp_path),
-        'train_dataloader__dataset__num_images': 8,
-        'train_cfg__max_epochs': 3,
-        'randomness__deterministic': backend == 'cuda',
-    }
-    closing = {'train_dataloader__dataset__pipeline__0__close_last': 1}
-    cfgs, regions = captured_and_eager(tiny, backend, kind, **options, **closing)
-    assert losses(cfgs[0]) == losses(cfgs[1])
-    assert checkpoints_equal(cfgs)
+    options = {'train_dataloader__dataset__num_images': 8, 'train_cfg__max_epochs': 3}
+    closing = 'train_dataloader__dataset__pipeline__0__close_last'
+    eager = trained.eager(backend, **options, **{closing: 1})
+    captured, regions = trained.captured(backend, kind, **options, **{closing: 1})
+    assert losses(eager) == losses(captured)
+    assert checkpoints_equal([eager, captured])
     for region in regions.values():
         assert (region['replays'], region['problems']) == (6, [])
-    never = tiny(**options, train_dataloader__dataset__pipeline__0__close_last=0)  # the control: it really closed
-    never.env_cfg.cudnn_benchmark = False
-    train(never)
-    torch.use_deterministic_algorithms(False)
-    same = [losses(never)[i]['loss'] == losses(cfgs[1])[i]['loss'] for i in range(6)]
+    never = trained.eager(backend, **options, **{closing: 0})  # the control: it really closed
+    same = [losses(never)[i]['loss'] == losses(captured)[i]['loss'] for i in range(6)]
     assert same == [True] * 4 + [False] * 2
 
 
 @pytest.mark.parametrize('name', sorted(path.stem for path in CONFIG.parent.glob('yolo_capture*.py')))
-def test_every_shipped_capture_config_replays(name: str, tmp_path: Path, backend: str) -> None:
-    """Strict, so that an unexpected eager call fails the run. On the stand-in nothing is compiled."""
+def test_every_shipped_capture_config_replays(
+    name: str, tmp_path: Path, backend: str, small_network: Mapping[str, Any]
+) -> None:
+    """Strict, so that an unexpected eager call fails the run.
+
+    On the stand-in nothing is compiled: there the compiled step of scale n is that of the other config.
+    """
     torch.set_num_threads(1)
     small = {
         'data_root': str(tmp_path / 'shapes'),
@@ -145,6 +165,9 @@ def test_every_shipped_capture_config_replays(name: str, tmp_path: Path, backend
         'val_dataloader.dataset.num_images': 4,
         'custom_hooks.0.strict': True,
     }
+    if backend == 'tape':
+        small['optim_wrapper.optimizer.ns_steps'] = 1
+        small |= small_network if name.endswith('compiled') else {}
     cfg = load_config(CONFIG.with_name(f'{name}.py'), small)
     cfg.work_dir = str(tmp_path)
     train(cfg)
@@ -168,7 +191,7 @@ def test_a_run_stopped_inside_a_window_resumes_captured_or_eager_as_if_it_had_no
 ) -> None:
     """Five batches an epoch: the windows end after the micro-batches 2, 4, 5 and 7, 9, 10."""
     torch.set_num_threads(1)
-    options = {'optim_wrapper__accumulative_counts': 2, 'default_hooks__checkpoint__every_n_steps': 1}
+    options = {'optim_wrapper__accumulative_counts': 2, 'default_hooks__checkpoint__every_n_steps': 4}
     cfg = tiny(stop_at=8, **options)
     record = cfg.custom_hooks[0]
     cfg.custom_hooks = [record, {**CAPTURE, 'regions': REGIONS[first]}] if first else [record]

@@ -109,7 +109,7 @@ class TestFineTuning:
         with pytest.raises(ConfigError, match=r'no checkpoint at .*nowhere\.pth'):
             build_runner(complete(tiny(load_from=str(tmp_path / 'nowhere.pth'))), mode='train')
         with pytest.raises(ConfigError, match=r'best\.pth: no weight of the checkpoint fits.*model\.scale'):
-            build_runner(complete(tiny(load_from=str(source), model__scale='s')), mode='train')
+            build_runner(complete(tiny(load_from=str(source), scale_n=True, model__scale='s')), mode='train')
 
 
 class TestFrozen:
@@ -171,13 +171,13 @@ def test_in_two_parts_a_run_with_all_habits_computes_what_the_whole_one_does(tin
         'default_hooks__pictures': None,
         'default_hooks__early_stopping__patience': 2,
     }
-    whole = tiny(**options)
+    whole = tiny(scale_n=True, **options)
     runner = train(whole)
     assert runner.cfg.optim_wrapper.accumulative_counts == 2
     assert runner.optim_wrapper.num_steps == 4
     assert losses(whole)[2]['lr'] == pytest.approx(1e-3 * 8 / 16)  # the second of two steps of warm-up
     assert 'RepeatFactorSampler: 16 samples per epoch of 20 images' in log_of(whole)
-    cfg = tiny(stop_at=7, **options)
+    cfg = tiny(stop_at=7, scale_n=True, **options)
     with pytest.raises(Interrupted):
         train(cfg)
     assert files.load(Path(cfg.work_dir, 'last.pth'))['meta']['iter'] == 6

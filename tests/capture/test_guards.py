@@ -1,6 +1,5 @@
 """Cases 8 and 12: what a recording baked in is watched, and a change is answered as the policy says."""
 
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -466,8 +465,5 @@ def test_checking_walks_no_modules(monkeypatch):
     guards = Guards(model)
     for name in ('named_modules', 'modules', 'parameters', 'buffers'):
         monkeypatch.setattr(nn.Module, name, None)  # a walk would fail
-    started = time.perf_counter()
-    for _ in range(20):
-        assert guards.changed() is None
-        assert guards.hooked() is None
-    assert (time.perf_counter() - started) / 20 < 0.05  # generous: figures are measured elsewhere
+    assert guards.changed() is None
+    assert guards.hooked() is None

@@ -1,9 +1,6 @@
 import hashlib
 import json
 import multiprocessing
-import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -185,20 +182,17 @@ def test_an_exception_in_the_middle_leaves_nothing(tmp_path, monkeypatch):
 
 
 def test_a_kill_in_the_middle_leaves_nothing_that_reads_as_complete(tmp_path):
-    program = (
-        'from lucid.datasets import ShapesDataset\n'
-        f'ShapesDataset({str(tmp_path)!r}, split="train", num_images=9999, image_size=160)'
-    )
-    process = subprocess.Popen([sys.executable, '-c', program], stdout=subprocess.DEVNULL)
+    context = multiprocessing.get_context('fork')
+    process = context.Process(target=build, args=(tmp_path,), kwargs={'num_images': 9999})
+    process.start()
     try:
-        for _ in range(600):
-            if len(list(tmp_path.rglob('*.jpg'))) > 3:
-                break
-            time.sleep(0.05)
-        assert process.poll() is None
+        deadline = time.monotonic() + 120
+        while len(list(tmp_path.rglob('*.jpg'))) <= 3 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert process.is_alive()
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.kill()
+        process.join()
     assert len(list(tmp_path.rglob('*.jpg'))) > 3
     assert not (tmp_path / 'train').exists()
     assert len(build(tmp_path)) == 6

@@ -1,32 +1,12 @@
 import json
-import os
-import subprocess
-import sys
+from multiprocessing import get_context
 from pathlib import Path
 
-from lucid.engine.fault_report import Iteration, describe, joined, split_windows
-
-SCRIPT = """
-import json
-import sys
-from pathlib import Path
 import torch
 from mmengine.dist import get_rank
-from lucid.engine.fault_report import Iteration, describe, joined
-from lucid.engine.optim_wrappers.faults import Faults
 
-torch.distributed.init_process_group('gloo')
-faults = Faults(torch.device('cpu'))
-verdicts = []
-for window in range(3):
-    faults.note(torch.tensor(float('nan') if window == get_rank() == 1 else 1.0))
-    verdicts.append(bool(faults.judge(torch.tensor(False))))
-bad = ('loss',) if get_rank() == 1 else ()
-windows = joined([[Iteration(iter=1, files=[f'{get_rank()}.jpg'], bad=bad, ended=True, failed=True)]])
-text = describe(windows[0], max_iters=3, epoch=1)
-Path(sys.argv[1], f'{get_rank()}.json').write_text(json.dumps([verdicts, text]))
-torch.distributed.destroy_process_group()  # or its threads may still run when the interpreter ends, which aborts
-"""
+from lucid.engine.fault_report import Iteration, describe, joined, split_windows
+from lucid.engine.optim_wrappers.faults import Faults
 
 
 def iteration(number: int, *, bad: tuple[str, ...] = (), ended: bool = True, failed: bool = False) -> Iteration:
@@ -62,18 +42,28 @@ def test_one_process_has_nothing_to_join() -> None:
     assert joined(windows) is windows
 
 
+def judge_in_a_process_of_two(rank: int, folder: Path) -> None:
+    torch.distributed.init_process_group('gloo', init_method=f'file://{folder}/meet', rank=rank, world_size=2)
+    faults = Faults(torch.device('cpu'))
+    verdicts = []
+    for window in range(3):
+        faults.note(torch.tensor(float('nan') if window == get_rank() == 1 else 1.0))
+        verdicts.append(bool(faults.judge(torch.tensor(False))))
+    bad = ('loss',) if get_rank() == 1 else ()
+    windows = joined([[Iteration(iter=1, files=[f'{get_rank()}.jpg'], bad=bad, ended=True, failed=True)]])
+    text = describe(windows[0], max_iters=3, epoch=1)
+    (folder / f'{get_rank()}.json').write_text(json.dumps([verdicts, text]))
+    torch.distributed.destroy_process_group()  # or its threads may still run when the interpreter ends, which aborts
+
+
 def test_processes_share_the_verdict_and_name_the_images_of_the_one_with_the_fault(tmp_path: Path) -> None:
-    script = tmp_path / 'script.py'
-    script.write_text(SCRIPT)
-    command = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', '2', str(script)]
-    done = subprocess.run(
-        [*command, str(tmp_path)],
-        env={**os.environ, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    context = get_context('fork')
+    both = [context.Process(target=judge_in_a_process_of_two, args=(rank, tmp_path)) for rank in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join(120)
+        process.kill()  # one that waits for the other in vain
+    assert [process.exitcode for process in both] == [0, 0]
     expected = [[False, True, False], 'loss not finite in iteration 2 of 3 (epoch 1), images 1.jpg']
     assert [json.loads((tmp_path / f'{rank}.json').read_text()) for rank in range(2)] == [expected, expected]

@@ -1,7 +1,5 @@
 import json
-import os
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,15 +19,21 @@ def config(tmp_path):
     return path
 
 
-def test_the_tool_prints_totals_and_writes_json(config, tmp_path):
+@pytest.fixture
+def call(monkeypatch):
+    def run(*arguments):
+        monkeypatch.setattr(sys, 'argv', ['analyze.py', *map(str, arguments)])
+        return runpy.run_path(str(ROOT / 'tools' / 'analyze.py'))['main']()
+
+    return run
+
+
+def test_the_tool_prints_totals_and_writes_json(config, call, capsys, tmp_path):
     out = tmp_path / 'cost.json'
-    command = [sys.executable, 'tools/analyze.py', str(config), '--image-size', '640', '--json', str(out)]
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, 'PYTHONPATH': str(ROOT)}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert '2,437,552' in done.stdout
-    assert '5.4270' in done.stdout
+    assert call(config, '--image-size', 640, '--json', out) == 0
+    shown = capsys.readouterr().out
+    assert '2,437,552' in shown
+    assert '5.4270' in shown
     cost = json.loads(out.read_text())
     assert cost['params'] == 2_437_552
     assert cost['layers'][0] == {
@@ -89,16 +93,14 @@ def test_a_size_that_cannot_be_is_refused(config):
         (['config.py', '--json', '.'], 'Is a directory'),
     ],
 )
-def test_a_mistake_is_one_message(config, monkeypatch, capsys, arguments, message):
+def test_a_mistake_is_one_message(config, call, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(config.parent)
-    monkeypatch.setattr(sys, 'argv', ['analyze.py', *arguments])
-    assert runpy.run_path(str(ROOT / 'tools' / 'analyze.py'))['main']() == 2
+    assert call(*arguments) == 2
     shown = capsys.readouterr()
     assert shown.err.startswith('error: ')
     assert message in shown.err
 
 
-def test_options_change_the_config(config, monkeypatch, capsys):
-    monkeypatch.setattr(sys, 'argv', ['analyze.py', str(config), '--cfg-options', 'model.num_classes=3'])
-    assert runpy.run_path(str(ROOT / 'tools' / 'analyze.py'))['main']() == 0
+def test_options_change_the_config(config, call, capsys):
+    assert call(config, '--cfg-options', 'model.num_classes=3') == 0
     assert f'{analyze(config, num_classes=3).params:,}' in capsys.readouterr().out

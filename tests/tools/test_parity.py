@@ -1,30 +1,47 @@
 import json
-import os
-import subprocess
+import runpy
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).parents[2]
+import pytest
+
+TOOL = Path(__file__).parents[2] / 'tools' / 'parity.py'
+TINY = Path(__file__).parents[1] / 'configs' / 'tiny.py'
+Call = Callable[..., int]
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, 'tools/parity.py', *arguments]
-    environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch) -> Call:
+    """The tool in this process: starting one takes longer than the rest of a test. Documents start it."""
+
+    def run(*arguments: str) -> int:
+        monkeypatch.setattr(sys, 'argv', [str(TOOL), *arguments])
+        try:
+            return runpy.run_path(str(TOOL))['main']()
+        except SystemExit as end:
+            return end.code
+
+    return run
 
 
-def test_the_tool_compares_on_the_cpu_and_writes_json(tmp_path: Path) -> None:
+def test_the_tool_compares_on_the_cpu_and_writes_json(
+    call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str], small_network: Mapping[str, Any]
+) -> None:
     out = tmp_path / 'parity.json'
     options = ['--accumulate', '1', '--precision', 'fp32', '--steps', '1', '--device', 'cpu', '--json', str(out)]
-    data = ['--cfg-options', f'data_root={tmp_path}', 'train_dataloader.batch_size=2']
-    done = run('tests/configs/tiny.py', *options, *data)
-    assert done.returncode == 0, done.stderr
-    assert 'No CUDA card in use' in done.stdout
+    data = [f'data_root={tmp_path}', 'train_dataloader.batch_size=2']
+    data += [f'{key}={value}' for key, value in small_network.items()]
+    assert call(str(TINY), *options, '--cfg-options', *data) == 0
+    assert 'No CUDA card in use' in capsys.readouterr().out
     assert json.loads(out.read_text())['rows'][0]['equal'] is True
 
 
-def test_mistakes_are_named_in_one_line(tmp_path: Path) -> None:
-    done = run('tests/configs/tinny.py')
-    assert done.returncode == 2
-    assert 'tinny.py does not exist' in done.stderr
-    assert run('tests/configs/tiny.py', '--steps', '0').returncode == 2
+def test_mistakes_are_named_in_one_line(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call('tests/configs/tinny.py') == 2
+    shown = capsys.readouterr().err
+    assert 'tinny.py does not exist' in shown
+    assert 'Traceback' not in shown
+    assert call(str(TINY), '--steps', '0') == 2
+    assert '--steps' in capsys.readouterr().err

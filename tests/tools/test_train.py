@@ -169,24 +169,6 @@ def test_a_signal_to_the_whole_group_ends_as_interrupted(arguments: list[str], t
     assert 'killed by signal' not in shown
 
 
-def test_two_processes_train_as_one(arguments: list[str], tmp_path: Path) -> None:
-    """On CPUs, over gloo: each sees its half of the epoch, the gradients are averaged, the first one writes."""
-    environment = {**os.environ, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''}
-    command = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', '2', str(TOOL)]
-    done = subprocess.run(
-        [*command, *arguments, 'train_cfg.max_epochs=1', '--launcher', 'pytorch'],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    meta = files.load(tmp_path / 'run' / 'last.pth')['meta']
-    assert meta['batches_per_epoch'] == 3  # 20 images over 2 processes in batches of 4
-    assert 'coco/mAP' in done.stdout
-
-
 def test_two_processes_share_the_effective_batch_start_from_weights_and_stop_together(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], tmp_path: Path
 ) -> None:
