@@ -4,7 +4,6 @@ from typing import ClassVar
 
 from lucid.datasets.sample import Sample
 from lucid.datasets.transforms.base import ImageSize, Transform, height_width
-from lucid.datasets.transforms.warp import warp_image
 from lucid.registry import TRANSFORMS
 from lucid.structures.affine import letterboxing
 
@@ -25,4 +24,4 @@ class Letterbox(Transform):
     def apply(self, sample: Sample, parameters: None = None) -> Sample:
         """The fitted sample; ``matrix`` then undoes it."""
         matrix = letterboxing(sample.view(), self.size)
-        return sample.moved(matrix, warp_image(sample.image, matrix, self.size))
+        return sample.moved(matrix, self.size)

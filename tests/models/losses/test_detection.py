@@ -164,7 +164,9 @@ class TestByHand:
     def test_weights_that_sum_to_more_than_one_normalise(self) -> None:
         # Four images of the same anchor: sums grow by 4, W = max(4 * 0.5, 1) = 2.
         outputs, targets, grid = one_anchor()
-        outputs, targets = (type(one)(*(t.repeat_interleave(4, 0) for t in one if t is not None)) for one in (outputs, targets))
+        outputs, targets = (
+            type(one)(*(t.repeat_interleave(4, 0) for t in one if t is not None)) for one in (outputs, targets)
+        )
         found = DetectionLoss(num_classes=2)(outputs, targets, grid)
         assert found['loss_l1'].item() == pytest.approx(L1 * 4 / 2, rel=1e-8)
         assert found['o2m_cls'].item() == pytest.approx(CLS_O2M * 4 / 2, rel=1e-8)
