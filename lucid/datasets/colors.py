@@ -9,6 +9,9 @@ ROWS = 64
 """Rows that are recoloured at a time: they stay in the processor's cache from one step to the next."""
 
 
+LEVELS = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], 3, axis=2)
+
+
 def hsv_table(parameters: HSVParameters) -> Image:
     """What becomes of each level of hue, saturation and value, uint8 (256, 3); hue wraps around."""
     levels = np.arange(256)
@@ -57,7 +60,6 @@ def _scales_like(table: Image, factors: np.ndarray) -> bool:
 
     Of a hue that does not lie halfway between two levels, adding a whole number is the same as its table.
     """
-    levels = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], 3, axis=2)
-    scaled = np.asarray(cv2.transform(levels, factors))[0]
-    turned = np.arange(256, dtype=np.uint8) + table[0, 0]
-    return np.array_equal(scaled[:, 1:], table[:, 1:]) and np.array_equal(turned, table[:, 0])
+    scaled = np.asarray(cv2.transform(LEVELS, factors))[0]
+    scaled[:, 0] += table[0, 0]
+    return np.array_equal(scaled, table)

@@ -10,10 +10,10 @@ import cv2
 import numpy as np
 
 from lucid.datasets.colors import recolor
-from lucid.datasets.layers import FILL, HSVParameters, Image, Layer, Pass, Size
+from lucid.datasets.layers import FILL, HSVParameters, Image, Layer, Pass, Size, envelope
 from lucid.datasets.warp import warp_image
 from lucid.structures.affine import Matrix, keeps_axes, translation, warp_points
-from lucid.structures.masks import fill_rings
+from lucid.structures.masks import Mask, fill_rings
 from lucid.structures.polygons import rings_envelope
 
 Box = tuple[int, int, int, int]
@@ -108,6 +108,9 @@ def _draw_layer(layer: Layer, canvas: Image, box: Box) -> None:
     shown = canvas[y1:y2, x1:x2]
     size = (y2 - y1, x2 - x1)
     inverse = np.linalg.inv(layer.matrix) @ translation(x1, y1)
+    mask = None if keeps_axes(layer.matrix) else _mask(layer, box)
+    if mask is not None and not mask.any():
+        return
     pixels = layer.source.read()
     if (start := _whole_pixels(inverse)) is not None:
         # What is read lies inside: the centre of each pixel does.
@@ -118,20 +121,26 @@ def _draw_layer(layer: Layer, canvas: Image, box: Box) -> None:
     part, origin = _seen_part(pixels, inverse, size)
     # OpenCV counts from pixel centres: its 0 is our 0.5.
     centres = translation(-0.5 - origin[0], -0.5 - origin[1]) @ inverse @ translation(0.5, 0.5)
-    straight = keeps_axes(layer.matrix)
     warped = cv2.warpAffine(
         part,
         centres[:2],
         size[::-1],
-        dst=shown if straight else None,
+        dst=shown if mask is None else None,
         flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
         borderMode=cv2.BORDER_CONSTANT,
         borderValue=(FILL, FILL, FILL, FILL),
     )
-    if not straight:
-        left, top, right, bottom = layer.crop or (0, 0, 0, 0)
-        ring = warp_points(layer.matrix, np.array([[left, top], [right, top], [right, bottom], [left, bottom]]))
-        cv2.copyTo(warped, fill_rings([ring], size, origin=(x1, y1)).view(np.uint8), dst=shown)
+    if mask is not None:
+        cv2.copyTo(warped, mask.view(np.uint8), dst=shown)
+
+
+def _mask(layer: Layer, box: Box) -> Mask:
+    """Which pixels of a box of the canvas show a layer whose map turns or slants."""
+    assert layer.crop is not None, 'a layer that fades into grey has no edge'
+    left, top, right, bottom = layer.crop
+    ring = warp_points(layer.matrix, np.array([[left, top], [right, top], [right, bottom], [left, bottom]]))
+    x1, y1, x2, y2 = box
+    return fill_rings([ring], (y2 - y1, x2 - x1), origin=(x1, y1))
 
 
 def _whole_pixels(inverse: Matrix) -> tuple[int, int] | None:
@@ -161,16 +170,15 @@ def _seen_part(pixels: Image, inverse: Matrix, size: Size) -> tuple[Image, tuple
         The part, and the x and y of its first pixel in the source.
     """
     height, width = pixels.shape[:2]
-    bottom, right = size
-    corners_42 = np.array([[0.0, 0.0], [right, 0.0], [right, bottom], [0.0, bottom]])
-    read_42 = corners_42 @ inverse[:2, :2].T + inverse[:2, 2]
-    low = np.clip(np.floor(read_42.min(axis=0)).astype(int) - MARGIN, 0, (width - 1, height - 1)).tolist()
-    high = np.clip(np.ceil(read_42.max(axis=0)).astype(int) + MARGIN, 1, (width, height)).tolist()
-    part = np.empty((high[1] - low[1] + 2, high[0] - low[0] + 2, 4), np.uint8)
-    cv2.cvtColor(pixels[low[1] : high[1], low[0] : high[0]], cv2.COLOR_RGB2RGBA, dst=part[1:-1, 1:-1])
+    left, top, right, bottom = envelope(inverse, (0.0, 0.0, size[1], size[0]))
+    x1, x2 = max(math.floor(left) - MARGIN, 0), min(math.ceil(right) + MARGIN, width)
+    y1, y2 = max(math.floor(top) - MARGIN, 0), min(math.ceil(bottom) + MARGIN, height)
+    assert min(x2 - x1, y2 - y1) > 0, 'some of it is seen'
+    part = np.empty((y2 - y1 + 2, x2 - x1 + 2, 4), np.uint8)
+    cv2.cvtColor(pixels[y1:y2, x1:x2], cv2.COLOR_RGB2RGBA, dst=part[1:-1, 1:-1])
     part[0, 1:-1], part[-1, 1:-1] = part[1, 1:-1], part[-2, 1:-1]
     part[:, 0], part[:, -1] = part[:, 1], part[:, -2]
-    return part, (low[0] - 1, low[1] - 1)
+    return part, (x1 - 1, y1 - 1)
 
 
 def _four(pixels: Image) -> Image:

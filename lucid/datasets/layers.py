@@ -25,6 +25,16 @@ class HSVParameters(NamedTuple):
     value: float = 1.0
 
 
+def envelope(matrix: Matrix, window: Window) -> Window:
+    """The upright rectangle around a mapped one; plain numbers, because arrays of four are slow."""
+    (a, b, x), (c, d, y), _ = matrix.tolist()
+    x1, y1, x2, y2 = window
+    across, down = (a * x1 + x, a * x2 + x), (b * y1, b * y2)
+    left, right = min(across) + min(down), max(across) + max(down)
+    across, down = (c * x1 + y, c * x2 + y), (d * y1, d * y2)
+    return left, min(across) + min(down), right, max(across) + max(down)
+
+
 class Reader(Protocol):
     """Where the images of a data set come from."""
 
@@ -37,12 +47,12 @@ class Source(NamedTuple):
 
     size:   height and width
     reader: who reads it; None where ``pixels`` are given
-    index:  which one of the reader's; -1 where ``pixels`` are given
+    place:  which one of the reader's; -1 where ``pixels`` are given
     """
 
     size: Size
     reader: Reader | None = None
-    index: int = -1
+    place: int = -1
     pixels: Image | None = None
 
     def read(self) -> Image:
@@ -50,7 +60,7 @@ class Source(NamedTuple):
         if self.pixels is not None:
             return self.pixels
         assert self.reader is not None, 'a source has a reader or pixels'
-        return self.reader.read(self.index)
+        return self.reader.read(self.place)
 
 
 class Layer(NamedTuple):
@@ -70,10 +80,7 @@ class Layer(NamedTuple):
         """The envelope on the canvas of what is seen, xyxy; of one that fades, without the half pixel around it."""
         height, width = self.source.size
         x1, y1, x2, y2 = self.crop or (0.0, 0.0, float(width), float(height))
-        corners_42 = np.array([[x1, y1], [x2, y1], [x2, y2], [x1, y2]])
-        moved_42 = corners_42 @ self.matrix[:2, :2].T + self.matrix[:2, 2]
-        (left, top), (right, bottom) = moved_42.min(axis=0).tolist(), moved_42.max(axis=0).tolist()
-        return left, top, right, bottom
+        return envelope(self.matrix, (x1, y1, x2, y2))
 
     @property
     def is_empty(self) -> bool:
@@ -90,10 +97,12 @@ class Layer(NamedTuple):
 
     def cropped(self, window: Window) -> 'Layer':
         """The part inside a window of the canvas, cut hard; the map neither turns nor slants."""
-        x1, y1, x2, y2 = window
-        shown_22 = np.clip(np.reshape(self.extent, (2, 2)), (x1, y1), (x2, y2))
-        back_22 = (shown_22 - self.matrix[:2, 2]) / np.diag(self.matrix)[:2]
-        (left, top), (right, bottom) = back_22.min(axis=0).tolist(), back_22.max(axis=0).tolist()
+        (scale_x, _, x), (_, scale_y, y), _ = self.matrix.tolist()
+        x1, y1, x2, y2 = (
+            min(max(side, window[place % 2]), window[place % 2 + 2]) for place, side in enumerate(self.extent)
+        )
+        left, right = sorted(((x1 - x) / scale_x, (x2 - x) / scale_x))
+        top, bottom = sorted(((y1 - y) / scale_y, (y2 - y) / scale_y))
         return self._replace(crop=(left, top, right, bottom))
 
 
