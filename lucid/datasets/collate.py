@@ -4,7 +4,7 @@ Shape suffixes: B images, H, W pixels, N boxes of the whole batch.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,14 @@ from lucid.structures import PackedTargets
 # mmengine's Runner looks for a collate function in its root registry, where a child's functions are not found.
 @ROOT_FUNCTIONS.register_module()
 @FUNCTIONS.register_module()
-def detection_collate(samples: Sequence[Sample]) -> dict[str, Any]:
+def detection_collate(
+    samples: Sequence[Sample], *, draw: Callable[[Sequence[Sample]], Any] | None = None
+) -> dict[str, Any]:
     """Stack the images and pack the boxes of one batch.
 
     Args:
         samples: B of them, with images of one size.
+        draw: Makes ``inputs`` of the samples; None draws them here. Not for configs.
 
     Returns:
         ``inputs``: uint8 (B, H, W, 3), RGB; ``targets``: ``PackedTargets``; ``metas``: a dict per image of
@@ -42,7 +45,7 @@ def detection_collate(samples: Sequence[Sample]) -> dict[str, Any]:
         )
     counts = [len(sample.boxes) for sample in samples]
     return {
-        'inputs': _draw(samples),
+        'inputs': (draw or _draw)(samples),
         'targets': PackedTargets(
             boxes_N4=torch.from_numpy(np.concatenate([sample.boxes for sample in samples])),
             labels_N=torch.from_numpy(np.concatenate([sample.labels for sample in samples])),

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 from lucid.datasets.annotations import pack
 from lucid.datasets.content import KINDS, Content
 from lucid.datasets.images import ImageStore
-from lucid.datasets.layers import Source
+from lucid.datasets.layers import Image, Source
 from lucid.datasets.picture import Picture
 from lucid.datasets.problems import DataError, Problems
 from lucid.datasets.sample import Sample
@@ -142,6 +142,10 @@ class DetectionDataset(Dataset[Sample]):
             file=str(self.files[index]),
             original_hw=(height, width),
         )
+
+    def read_image(self, index: int) -> Image:
+        """The pixels of an image as they are in its file, perhaps shared: not to be written to."""
+        return self._images.read(index)
 
     def ground_truth(self, index: int) -> GroundTruth:
         """All usable annotations of an image; the image is not read."""
