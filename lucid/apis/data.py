@@ -21,7 +21,6 @@ from lucid.datasets import DataError
 from lucid.datasets.device_loader import DeviceLoader
 from lucid.registry import DATA_SAMPLERS, DATASETS, FUNCTIONS, METRICS, MODELS
 
-
 ON_DEVICE = ('device_images', 'device_pool_mb')
 """Keys of a training loader whose images are drawn on the device."""
 

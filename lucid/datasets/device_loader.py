@@ -54,6 +54,8 @@ class DeviceLoader(DataLoader):
         super().__init__(dataset, collate_fn=partial(collate_fn, draw=packer), **options)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        for batch in super().__iter__():
-            self.pool.counts.update(batch['inputs'].counts)
-            yield {**batch, 'inputs': replace(batch['inputs'], pool=self.pool)}
+        return map(self._with_pool, super().__iter__())
+
+    def _with_pool(self, batch: dict[str, Any]) -> dict[str, Any]:
+        self.pool.counts.update(batch['inputs'].counts)
+        return {**batch, 'inputs': replace(batch['inputs'], pool=self.pool)}
