@@ -103,7 +103,7 @@ class Layer(NamedTuple):
         )
         left, right = sorted(((x1 - x) / scale_x, (x2 - x) / scale_x))
         top, bottom = sorted(((y1 - y) / scale_y, (y2 - y) / scale_y))
-        return self._replace(crop=(left, top, right, bottom))
+        return Layer(self.source, self.matrix, (left, top, right, bottom))
 
 
 class Pass(NamedTuple):

@@ -86,18 +86,19 @@ class Picture:
     def warped(self, matrix: Matrix, size: Size) -> 'Picture':
         """The picture after ``matrix`` carried its pixels onto a canvas of ``size``, grey where nothing lies."""
         mirrored = size == self.size and np.array_equal(matrix, mirroring(size[1]))
-        recolored = any(one.own or one.colors for one in self.passes)
         # A mirrored pixel is a pixel: colours and the cut at the canvas stay what they are.
-        if recolored and not mirrored:
+        if not mirrored and any(one.own or one.colors for one in self.passes):
             return self.flat().warped(matrix, size)
         passes = []
         for one in self.passes:
-            layers = [layer if mirrored else layer.cut(self.size) for layer in one.layers]
-            if None in layers:
-                return self.flat().warped(matrix, size)
-            moved = tuple(layer._replace(matrix=matrix @ layer.matrix) for layer in layers if layer is not None)
+            moved = []
+            for layer in one.layers:
+                cut = layer if mirrored else layer.cut(self.size)
+                if cut is None:
+                    return self.flat().warped(matrix, size)
+                moved.append(Layer(cut.source, matrix @ cut.matrix, cut.crop))
             rings = None if one.rings is None else [warp_points(matrix, ring) for ring in one.rings]
-            passes.append(one._replace(layers=moved, rings=rings))
+            passes.append(Pass(tuple(moved), one.own, one.share, rings, one.colors))
         return Picture(size, tuple(passes))
 
     def blended(self, other: 'Picture', share: float) -> 'Picture':

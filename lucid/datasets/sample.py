@@ -5,8 +5,8 @@ Shape suffixes: H, W pixels, N objects, K keypoints.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +81,12 @@ class Sample:
         height, width = self.size
         return self.window or (0.0, 0.0, float(width), float(height))
 
+    def _with(self, **changes: Any) -> 'Sample':
+        """What ``dataclasses.replace`` makes, without looking at every field: it is called a dozen times a sample."""
+        changed = object.__new__(type(self))
+        changed.__dict__.update(self.__dict__, **changes)
+        return changed
+
     def moved(self, matrix: Matrix, size: tuple[int, int]) -> 'Sample':
         """The sample after ``matrix`` carried its pixels onto a canvas of ``size``; no row is clipped or dropped.
 
@@ -100,8 +106,7 @@ class Sample:
             for row, rings in enumerate(polygons or ()):
                 if rings:
                     boxes[row] = _common(boxes[row], rings_envelope(rings))
-        return replace(
-            self,
+        return self._with(
             picture=self.picture.warped(matrix, size),
             boxes=boxes,
             rboxes=rboxes,
@@ -134,7 +139,7 @@ class Sample:
             elif whole:
                 boxes[row] = _cut(boxes[row], rings_envelope(whole), rings_envelope(inside))
         keep &= (boxes[:, 2:] - boxes[:, :2] >= min_side).all(axis=1)
-        return replace(self, boxes=boxes, polygons=polygons).selected(keep)
+        return self._with(boxes=boxes, polygons=polygons).selected(keep)
 
     def covered(self, mask: Mask, *, min_side: float, min_visible: float) -> 'Sample':
         """Cut what lies behind a mask from boxes and polygons, and drop the objects of which too little is seen.
@@ -166,14 +171,13 @@ class Sample:
             keep[row] = (boxes[row, 2:] - boxes[row, :2] >= min_side).all()
             if polygons is not None and rings:
                 polygons[row] = part.rings
-        return replace(self, boxes=boxes, polygons=polygons, keypoints=_hide(self.keypoints, mask)).selected(keep)
+        return self._with(boxes=boxes, polygons=polygons, keypoints=_hide(self.keypoints, mask)).selected(keep)
 
     def selected(self, keep: NDArray[np.bool_]) -> 'Sample':
         """The rows where ``keep`` is true, of every kind."""
         if keep.all():
-            return replace(self)
-        return replace(
-            self,
+            return self._with()
+        return self._with(
             boxes=self.boxes[keep],
             labels=self.labels[keep],
             rboxes=None if self.rboxes is None else self.rboxes[keep],
@@ -184,8 +188,7 @@ class Sample:
     def joined(self, others: Sequence['Sample'], picture: Picture) -> 'Sample':
         """The sample on ``picture`` with the rows of others after its own; all hold the same kinds."""
         parts = [self, *others]
-        return replace(
-            self,
+        return self._with(
             picture=picture,
             boxes=np.concatenate([part.boxes for part in parts]),
             labels=np.concatenate([part.labels for part in parts]),
