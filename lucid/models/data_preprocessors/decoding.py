@@ -70,10 +70,7 @@ def _decoded(batch: PictureBatch, pool: ImagePool, device: torch.device) -> dict
     jpegs = {place: slot for place, slot in enumerate(batch.slots) if slot.kind == 'jpeg'}
     if not jpegs or device.type != 'cuda':
         return {}
-    files = {
-        place: batch.content_D[slot.start : slot.start + slot.length].clone()  # not pinned: the decoder takes a tensor
-        for place, slot in jpegs.items()
-    }
+    files = {place: batch.content_D[slot.start : slot.start + slot.length] for place, slot in jpegs.items()}
     images = decode_batch(list(files.values()), device)
     if images is None:
         pairs = [(place, decode_batch([file], device)) for place, file in files.items()]
