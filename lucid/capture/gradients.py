@@ -88,15 +88,18 @@ class FlatGradients:
     def views(self, reached: Iterable[int], *, owned: Sequence[bool]) -> dict[int, Tensor]:
         """Gradients by position: views of the static buffers, or of fresh clones where ``owned`` says so."""
         views: dict[int, Tensor] = {}
-        for group in self._groups(tuple(reached)):
-            flat = self.flats[group.flat]
-            source = flat.clone() if owned[group.positions[0] < self.num_inputs] else flat
-            if pieces := self._pieces[group.flat]:
-                vectors = source.split_with_sizes(pieces)
-                tensors = map(vectors.__getitem__, group.pieces)
-            else:
-                tensors = map(source.as_strided, group.sizes, group.strides, group.offsets)
-            views.update(zip(group.positions, tensors, strict=True))
+        # Below autograd's tracking of views: a gradient has nothing to do with its neighbours in memory. Tracked, they
+        # would share one version, and who changes one in place would seem to have changed them all. It is faster, too.
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            for group in self._groups(tuple(reached)):
+                flat = self.flats[group.flat]
+                source = flat.clone() if owned[group.positions[0] < self.num_inputs] else flat
+                if pieces := self._pieces[group.flat]:
+                    vectors = source.split_with_sizes(pieces)
+                    tensors = map(vectors.__getitem__, group.pieces)
+                else:
+                    tensors = map(source.as_strided, group.sizes, group.strides, group.offsets)
+                views.update(zip(group.positions, tensors, strict=True))
         return views
 
     def _groups(self, reached: tuple[int, ...]) -> list['_Group']:

@@ -1,11 +1,12 @@
 """Guards: the module state that a recording baked in, kept flat so that checking it walks no modules."""
 
 import copy
+import gc
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from operator import attrgetter, is_, itemgetter
 from types import FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
@@ -20,15 +21,16 @@ _HOOKS = ('_forward_hooks', '_forward_pre_hooks', '_backward_hooks', '_backward_
 _address = Tensor.data_ptr
 _requires_grad: Callable[[Tensor], bool] = attrgetter('requires_grad')
 _training: Callable[[dict[str, Any]], bool] = itemgetter('training')
-_entry, _get = dict.__getitem__, dict.get
+_entry, _get, _has = dict.__getitem__, dict.get, dict.__contains__
 
 
 class Guards:
     """A flat snapshot of a module tree: addresses, identities, flags, plain attributes and hooks.
 
     Everything is one list per kind, compared by C-level iteration: a few tenths of a millisecond for the 551 modules of
-    scale n, more with cold caches (docs/records/2026-11-30-capture.md). Values of parameters and buffers are no guards:
-    an optimizer, a plain ``load_state_dict`` and an EMA swap in place may change them.
+    scale n, more with cold caches (docs/records). What it costs is memory that it reads, not Python: every module and
+    tensor is looked at once. Values of parameters and buffers are no guards: an optimizer, a plain ``load_state_dict``
+    and an EMA swap in place may change them.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -36,45 +38,48 @@ class Guards:
         self._dicts = [vars(m) for _, m in modules]
         self._paths = [path for path, _ in modules]
         self._training = list(map(_training, self._dicts))
-        self._children = self._dicts[1:]  # the target's own slot is the region's
-        self._slots = list(map(_get, self._children, repeat(SLOT)))
+        children = self._dicts[1:]  # the target's own slot is the region's
+        self._free = [child for child in children if SLOT not in child]
+        self._taken = [child for child in children if SLOT in child]
+        self._slots = list(map(_get, self._taken, repeat(SLOT)))
         self._hook_dicts = [vars(m)[kind] for _, m in modules for kind in _HOOKS]
-        # Who holds what: (dictionary, key) must still lead to the same object.
+        # Who holds what. Empty tables stay unwatched, but for the target's own: what was registered nowhere is called
+        # by nobody. Compared with copies, which tells a name that is missing or new, and object by object.
+        tables = [holder for _, m in modules for holder in (m._parameters, m._buffers, m._modules)]
+        self._tables = tables[:3] + [holder for holder in tables[3:] if holder]
+        self._copies = list(map(dict, self._tables))
+        self._values = gc.get_referents(*self._tables)  # all that they hold, in order, at the price of a list
         entries = [
-            (holder, key, value, _join(path, key))
+            _Entry(holder, key, value, _join(path, key))
             for path, m in modules
             for holder in (m._parameters, m._buffers, m._modules)
             for key, value in holder.items()
         ]
         # A tensor in a plain attribute (a cached grid) is read by address too.
-        entries += [
-            (vars(m), key, value, _join(path, key))
+        attributes = [
+            _Entry(vars(m), key, value, _join(path, key))
             for path, m in modules
             for key, value in vars(m).items()
             if isinstance(value, Tensor)
         ]
-        self._holders, self._keys = [e[0] for e in entries], [e[1] for e in entries]
-        self._objects, self._names = [e[2] for e in entries], [e[3] for e in entries]
-        # Empty tables stay unwatched, but for the target's own: what was registered nowhere is called by nobody.
-        tables = [holder for _, m in modules for holder in (m._parameters, m._buffers, m._modules)]
-        self._tables = tables[:3] + [holder for holder in tables[3:] if holder]
-        self._lengths = list(map(len, self._tables))
-        self._tensors = [value for value in self._objects if isinstance(value, Tensor)]
-        self._tensor_names = [n for n, v in zip(self._names, self._objects, strict=True) if isinstance(v, Tensor)]
+        self._entries = entries + attributes
+        self._holders, self._keys, self._objects, _ = _columns(attributes)
+        found = [entry for entry in self._entries if isinstance(entry.value, Tensor)]
+        self._tensors, self._tensor_names = [entry.value for entry in found], [entry.name for entry in found]
         self._addresses = list(map(_address, self._tensors))
         self._trainable = list(module.parameters())
         self._trainable_names = [name for name, _ in module.named_parameters()]
         self._flags = list(map(_requires_grad, self._trainable))
+        watched = [(path, m) for path, m in modules if type(m) not in _STRUCTURAL]
         plain = [
-            (vars(m), key, value, _join(path, key))
-            for path, m in modules
-            if type(m) not in _STRUCTURAL
+            _Entry(vars(m), key, value, _join(path, key))
+            for path, m in watched
             for key, value in vars(m).items()
             if isinstance(value, SCALARS) and key not in ('training', SLOT)
         ]
         # What a helper that is no module holds, such as an assigner of a loss.
         plain += [
-            (vars(helper), key, value, _join(_join(path, name), key))
+            _Entry(vars(helper), key, value, _join(_join(path, name), key))
             for path, m in modules
             for name, helper in vars(m).items()
             if _is_helper(name, helper)
@@ -83,15 +88,13 @@ class Guards:
         ]
         # Copies: who changes a list changes it in place.
         plain += [
-            (vars(m), key, copy.deepcopy(value), _join(path, key))
-            for path, m in modules
-            if type(m) not in _STRUCTURAL
+            _Entry(vars(m), key, copy.deepcopy(value), _join(path, key))
+            for path, m in watched
             for key, value in vars(m).items()
             if not key.startswith('_') and _is_plain(value)
         ]
         self._sizes = list(map(len, self._dicts))
-        self._plain_dicts, self._plain_keys = [p[0] for p in plain], [p[1] for p in plain]
-        self._plain_values, self._plain_names = [p[2] for p in plain], [p[3] for p in plain]
+        self._plain_dicts, self._plain_keys, self._plain_values, self._plain_names = _columns(plain)
 
     def hooked(self) -> str | None:
         """The first module with a hook, which a replay would not run; None if there is none."""
@@ -110,12 +113,7 @@ class Guards:
 
     def changed(self) -> str | None:
         """What no longer is as recorded, or None."""
-        try:
-            held = all(map(is_, map(_entry, self._holders, self._keys), self._objects))
-            plain = list(map(_entry, self._plain_dicts, self._plain_keys))
-        except KeyError as error:
-            return f'{error.args[0]} was removed'
-        if not held or list(map(len, self._tables)) != self._lengths:
+        if not self._held():
             return self._name_swapped()
         if list(map(_address, self._tensors)) != self._addresses:
             return _differs('the memory of', self._tensor_names, map(_address, self._tensors), self._addresses)
@@ -124,19 +122,53 @@ class Guards:
             return _differs('requires_grad of', self._trainable_names, flags, self._flags)
         if list(map(_training, self._dicts)) != self._training:
             return _differs('the training flag of', self._paths, map(_training, self._dicts), self._training)
+        try:
+            plain = list(map(_entry, self._plain_dicts, self._plain_keys))
+        except KeyError as error:
+            return f'{error.args[0]} was removed'
         if plain != self._plain_values:
             return _differs('the attribute', self._plain_names, plain, self._plain_values)
         if list(map(len, self._dicts)) != self._sizes:
             return _differs('the number of attributes of', self._paths, map(len, self._dicts), self._sizes)
-        if list(map(_get, self._children, repeat(SLOT))) != self._slots:
+        if any(map(_has, self._free, repeat(SLOT))) or list(map(_get, self._taken, repeat(SLOT))) != self._slots:
             return 'a submodule was compiled'
         return None
 
+    def _held(self) -> bool:
+        """Whether the modules hold the same parameters, buffers and submodules as ever, in order, and no others."""
+        try:
+            if self._tables != self._copies:
+                return False
+            attributes = list(map(_entry, self._holders, self._keys))
+        except (KeyError, RuntimeError, TypeError, ValueError):  # two tensors that differ have no truth value
+            return False
+        values = gc.get_referents(*self._tables)  # another object may have compared equal
+        same = len(values) == len(self._values) and all(map(is_, values, self._values))
+        return same and all(map(is_, attributes, self._objects))
+
     def _name_swapped(self) -> str:
-        for holder, key, value, name in zip(self._holders, self._keys, self._objects, self._names, strict=True):
+        for holder, key, value, name in self._entries:
+            if key not in holder:
+                return f'{name} was removed'
             if holder[key] is not value:
                 return f'{name} is another object'
+        if list(map(len, self._tables)) == list(map(len, self._copies)):
+            return 'the order of parameters, buffers or submodules changed'
         return 'a parameter, buffer or submodule was added'
+
+
+class _Entry(NamedTuple):
+    """A value that a dictionary must still hold under a key, and what to call it."""
+
+    holder: dict[str, Any]
+    key: str
+    value: Any
+    name: str
+
+
+def _columns(entries: Sequence[_Entry]) -> tuple[list[dict[str, Any]], list[str], list[Any], list[str]]:
+    """The entries as a list per field."""
+    return [e.holder for e in entries], [e.key for e in entries], [e.value for e in entries], [e.name for e in entries]
 
 
 def _is_plain(value: object) -> bool:

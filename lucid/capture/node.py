@@ -42,19 +42,46 @@ class ReplayNode:
         parameters = recording.parameters
         self._passed.grads = []  # of a backward that did not want the parameters
         if direct:
-            return list(_Replay.apply(recording, outputs, True, *inputs, *parameters))
+            return list(_Replay.apply(self, recording, outputs, True, *inputs, *parameters))
         if self._anchor is None:
             self._direct = [i for i, parameter in enumerate(parameters) if id(parameter) in self.outside]
             self._behind = [i for i, parameter in enumerate(parameters) if id(parameter) not in self.outside]
             self._anchor = _Parameters.apply(self._passed, outputs[0], *(parameters[i] for i in self._behind))
         alone = (parameters[i] for i in self._direct)
-        return list(_Replay.apply(recording, outputs, False, *inputs, *alone, self._anchor))
+        return list(_Replay.apply(self, recording, outputs, False, *inputs, *alone, self._anchor))
 
-    def pass_on(self, grads: list[Tensor | None]) -> list[Tensor | None]:
+    def backward(self, ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
+        """Replay the backward for the node ``ctx``; gradients of all that the node was made of.
+
+        Raises BackwardError where a replay would not compute what eager does.
+        """
+        recording: Recording | None = ctx.recording
+        if torch.is_grad_enabled():
+            raise BackwardError('create_graph through a replayed region', 'leave the region out of the capture')
+        if recording is not None and recording.released:
+            raise BackwardError(
+                'the region was released, or its recording retired, before this backward', 'call backward before'
+            )
+        if recording is None or not recording.pool.settle(ctx):
+            raise BackwardError(
+                'a second backward through a replayed region: the first one may have overwritten its activations',
+                'sum the losses and call backward once, or leave the region out of the capture',
+            )
+        ctx.recording = None  # a loss that is kept for later must not keep the graphs
+        if ctx.versions != _versions(recording.kept):
+            raise BackwardError(
+                'a parameter was written in place between the forward and the backward of a replayed region',
+                'call backward before the optimizer steps',
+            )
+        found = recording.replay_backward(grads)
+        return (None, None, None, None, *(found if ctx.direct else self._pass_on(found)))
+
+    def _pass_on(self, grads: list[Tensor | None]) -> list[Tensor | None]:
         """Keep gradients for the lasting node; returns those of the inputs and of direct parameters, and a token."""
         num_inputs = len(grads) - len(self._direct) - len(self._behind)
-        self._passed.grads = [grads[num_inputs + i] for i in self._behind]
-        return [*grads[:num_inputs], *(grads[num_inputs + i] for i in self._direct), self._passed.token]
+        inputs, parameters = grads[:num_inputs], grads[num_inputs:]
+        self._passed.grads = [parameters[i] for i in self._behind] if self._direct else parameters
+        return [*inputs, *(parameters[i] for i in self._direct), self._passed.token]
 
     def release(self) -> None:
         """Let the parameters go."""
@@ -90,37 +117,19 @@ class _Replay(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, recording: 'Recording', outputs: list[Tensor], direct: bool, *_: Tensor
+        ctx: Any, node: ReplayNode, recording: 'Recording', outputs: list[Tensor], direct: bool, *_: Tensor
     ) -> tuple[Tensor, ...]:
-        ctx.recording, ctx.direct = recording, direct
+        ctx.node, ctx.recording, ctx.direct = node, recording, direct
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*recording.non_differentiable(outputs))
-        ctx.versions = _versions(recording.parameters)
+        ctx.versions = _versions(recording.kept)
         recording.pool.hold(ctx)
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        recording: Recording | None = ctx.recording
-        if torch.is_grad_enabled():
-            raise BackwardError('create_graph through a replayed region', 'leave the region out of the capture')
-        if recording is not None and recording.released:
-            raise BackwardError(
-                'the region was released, or its recording retired, before this backward', 'call backward before'
-            )
-        if recording is None or not recording.pool.settle(ctx):
-            raise BackwardError(
-                'a second backward through a replayed region: the first one may have overwritten its activations',
-                'sum the losses and call backward once, or leave the region out of the capture',
-            )
-        ctx.recording = None  # a loss that is kept for later must not keep the graphs
-        if ctx.versions != _versions(recording.parameters):
-            raise BackwardError(
-                'a parameter was written in place between the forward and the backward of a replayed region',
-                'call backward before the optimizer steps',
-            )
-        found = recording.replay_backward(grads)
-        return (None, None, None, *(found if ctx.direct else recording.node.pass_on(found)))
+        node: ReplayNode = ctx.node
+        return node.backward(ctx, grads)
 
 
 def _versions(tensors: Iterable[Tensor]) -> int:

@@ -1,10 +1,12 @@
 """One recording: the static buffers and the two graphs of one signature, and the autograd node of a replay."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import TreeSpec, tree_flatten
 
 from lucid.capture.errors import RecordingError
@@ -12,7 +14,7 @@ from lucid.capture.gradients import FlatGradients
 from lucid.capture.graph import was_caching
 from lucid.capture.leaves import StandIns, leaves_of
 from lucid.capture.node import ReplayNode
-from lucid.capture.operators import Inspector
+from lucid.capture.operators import Inspector, storage_id
 from lucid.capture.pool import Pool
 from lucid.capture.signature import CONSTANTS, Signature, StaticInputs, unflatten
 
@@ -34,6 +36,7 @@ class Recording:
         self.num_replays = 0
         self.parameters: list[nn.Parameter] = []
         self.num_uses: dict[int, int] = {}  # of each of them in the target, by id
+        self.kept: list[nn.Parameter] = []  # those that must not be written between forward and backward
         self.gradients: FlatGradients | None = None
         self.node = ReplayNode()
         self.call: Callable[..., Any] = module._call_impl
@@ -63,6 +66,8 @@ class Recording:
                 self.pool.memory.warm_up(self._rehearse)
         self._outside = list(inspector.outside.values())
         self._check_tied()
+        with self._stand_ins.in_place():
+            self.pool.memory.warm_up(self._find_kept)
 
     def record(self) -> None:
         """Record both graphs."""
@@ -118,15 +123,19 @@ class Recording:
         self.pool.before_backward()
         read = tuple(grads[i] is not None for i in self._differentiable)
         with torch.no_grad():
-            for buffer, i in zip(self._grad_outputs, self._differentiable, strict=True):
-                grad = grads[i]
-                if grad is None:
-                    buffer.zero_()
-                else:
-                    buffer.copy_(grad)
+            self.take(grads)
             self._backward.replay()
             views = self.pool.ownership.hand_out(self.gradients, self._reached(read))
         return list(map(views.get, range(len(self._input_positions) + len(self.parameters))))
+
+    def take(self, grads: Sequence[Tensor | None]) -> None:
+        """Copy the gradients of the outputs in; gradients must be off."""
+        for buffer, i in zip(self._grad_outputs, self._differentiable, strict=True):
+            grad = grads[i]
+            if grad is None:
+                buffer.zero_()
+            else:
+                buffer.copy_(grad)
 
     def _reached(self, read: tuple[bool, ...]) -> tuple[int, ...]:
         """Positions that the outputs reach whose gradients were read."""
@@ -161,6 +170,20 @@ class Recording:
             read = [outputs[i] for i in self._differentiable]
             grads = self._grad(read, wanted, [torch.zeros_like(output) for output in read])
             FlatGradients(num_inputs=len(self._input_positions)).pack(grads)
+
+    def _find_kept(self) -> None:
+        """Find the parameters that autograd keeps for the backward: those whose change eager refuses.
+
+        A backward that reads another one reads what it holds by then, eager and replayed. What is compiled may keep
+        others when it is not watched, and ``torch.func`` allows nobody to watch: then it is all of them.
+        """
+        memory = set[int]()
+        self.kept = self.parameters
+        if self.call != self._module._call_impl:
+            return
+        with contextlib.suppress(RuntimeError), saved_tensors_hooks(lambda t: memory.add(storage_id(t)), _nothing):
+            self._run()
+            self.kept = [parameter for parameter in self.parameters if storage_id(parameter) in memory]
 
     def _grad(
         self, outputs: Sequence[Tensor], wanted: Sequence[Tensor], grad_outputs: Sequence[Tensor]
@@ -217,3 +240,7 @@ class Recording:
                 'autocast, which adds its gradients in low precision',
                 'build autocast with cache_enabled=False',
             )
+
+
+def _nothing(_: Any) -> Any:
+    raise AssertionError('what was kept is never asked for')

@@ -1,6 +1,7 @@
 """What a recording is valid for: the call's structure and inputs, and the ambient state of torch."""
 
 from collections.abc import Mapping, Sequence
+from operator import call
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +11,17 @@ from torch.utils._pytree import TreeSpec, tree_flatten
 from lucid.capture.errors import SignatureError
 
 CONSTANTS = (bool, int, float, str, type(None), torch.dtype, torch.device)
+
+# What the properties in torch.backends read: going through those took the host as long as a kernel launch.
+_fp32_precision = torch._C._get_fp32_precision_getter
+_AMBIENT = (
+    torch.is_grad_enabled,
+    torch.are_deterministic_algorithms_enabled,
+    torch.get_float32_matmul_precision,
+    torch.get_default_dtype,
+    torch._C._get_cudnn_deterministic,
+    torch._C._get_cudnn_benchmark,
+)
 
 
 class Signature(NamedTuple):
@@ -67,14 +79,9 @@ def ambient(device_type: str) -> tuple[Any, ...]:
     return (
         torch.is_autocast_enabled(device_type),
         torch.get_autocast_dtype(device_type),
-        torch.is_grad_enabled(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.get_float32_matmul_precision(),
-        torch.get_default_dtype(),
-        torch.backends.cudnn.deterministic,
-        torch.backends.cudnn.benchmark,
-        torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
-        torch.backends.cuda.matmul.fp32_precision,
+        *map(call, _AMBIENT),
+        _fp32_precision('cuda', 'conv'),
+        _fp32_precision('cuda', 'matmul'),
     )
 
 

@@ -12,6 +12,7 @@ from mmengine.hooks import Hook
 from torch import Tensor
 
 from lucid.apis import ConfigError, Interrupted, build_runner, complete, load_config, train
+from lucid.apis.host_time import host_time
 from lucid.capture import CudaMemory, Parts, TapeMemory
 from lucid.engine import checkpoint as files
 from lucid.engine.hooks import CaptureHook
@@ -45,28 +46,111 @@ REGIONS = {
 }
 
 
+def checkpoints_equal(cfgs: list[Config]) -> bool:
+    """Whether the runs of some configs end in the same weights, averages, optimizer and generators."""
+    first, *others = (files.load(Path(cfg.work_dir, 'last.pth')) for cfg in cfgs)
+    parts = ('state_dict', 'ema', 'optimizer', 'rng')
+    expected = tensors({key: first[key] for key in parts})
+    found = [tensors({key: other[key] for key in parts}) for other in others]
+    assert all(state.keys() == expected.keys() for state in found)
+    return all(torch.equal(value, state[key]) for state in found for key, value in expected.items())
+
+
+def captured_and_eager(make: Make, backend: str, kind: str, **options: Any) -> tuple[list[Config], dict[str, Any]]:
+    """Train one config eager and captured; both, eager first, and what the report says of the regions."""
+    torch.set_num_threads(1)
+    options['randomness__deterministic'] = backend == 'cuda'
+    cfgs = [make(**options) for _ in range(2)]
+    for cfg in cfgs:
+        cfg.env_cfg.cudnn_benchmark = False
+    cfgs[1].custom_hooks += [{**CAPTURE, 'regions': REGIONS[kind]}]
+    for cfg in cfgs:
+        train(cfg)
+    torch.use_deterministic_algorithms(False)
+    return cfgs, json.loads(Path(cfgs[1].work_dir, FILE).read_text())['regions']
+
+
 @pytest.mark.parametrize(('accumulate', 'kind'), [(1, 'network'), (2, 'network and loss'), (1, 'step'), (2, 'step')])
 def test_a_captured_run_writes_the_checkpoint_of_an_eager_one(
     tiny: Make, backend: str, accumulate: int, kind: str
 ) -> None:
-    torch.set_num_threads(1)
-    states, cfgs = [], []
-    for hooks in ([], [{**CAPTURE, 'regions': REGIONS[kind]}]):
-        cfg = tiny(optim_wrapper__accumulative_counts=accumulate, randomness__deterministic=backend == 'cuda')
-        cfg.custom_hooks = hooks
-        cfg.env_cfg.cudnn_benchmark = False
-        train(cfg)
-        content = files.load(Path(cfg.work_dir, 'last.pth'))
-        states.append(tensors({key: content[key] for key in ('state_dict', 'ema', 'optimizer', 'rng')}))
-        cfgs.append(cfg)
-    torch.use_deterministic_algorithms(False)
-    assert states[0].keys() == states[1].keys()
-    assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
-    regions = json.loads(Path(cfgs[1].work_dir, FILE).read_text())['regions']
+    cfgs, regions = captured_and_eager(tiny, backend, kind, optim_wrapper__accumulative_counts=accumulate)
+    assert checkpoints_equal(cfgs)
     assert len(regions) == len(REGIONS[kind])
     for region in regions.values():
         assert (region['replays'], region['captures'], region['problems']) == (10, 1, [])
     assert not Path(cfgs[0].work_dir, FILE).exists()
+
+
+@pytest.mark.parametrize(('accumulate', 'kind'), [(1, 'step'), (2, 'step'), (2, 'network and loss')])
+def test_a_last_batch_of_one_image_and_validation_after_each_epoch_change_nothing(
+    tiny: Make, losses: Any, backend: str, tmp_path: Path, accumulate: int, kind: str
+) -> None:
+    """Nine images: batches of 4, 4 and 1."""
+    options = {
+        'data_root': str(tmp_path),
+        'train_dataloader__dataset__num_images': 9,
+        'train_cfg__val_interval': 1,
+        'train_cfg__max_epochs': 3,
+        'optim_wrapper__accumulative_counts': accumulate,
+    }
+    cfgs, regions = captured_and_eager(tiny, backend, kind, **options)
+    assert losses(cfgs[0]) == losses(cfgs[1])
+    assert [len(row['files']) for row in losses(cfgs[1]).values()] == [4, 4, 1] * 3
+    assert checkpoints_equal(cfgs)
+    for name, region in regions.items():
+        asked = {eager['reason']: eager['calls'] for eager in region['eager'] if eager['reason'] != 'eval'}
+        assert asked == ({} if name == 'loss' else {'new_signature': 3})  # the loss records other batches too
+        assert (region['replays'], region['problems'], region['retired']) == (9 - sum(asked.values()), [], {})
+
+
+@pytest.mark.parametrize('kind', ['step', 'network and loss'])
+def test_a_mosaic_that_closes_during_captured_training_changes_nothing(
+    tiny: Make, losses: Any, backend: str, tmp_path: Path, kind: str
+) -> None:
+    options = {
+        'data_root': str(tmp_path),
+        'train_dataloader__dataset__num_images': 8,
+        'train_cfg__max_epochs': 3,
+        'randomness__deterministic': backend == 'cuda',
+    }
+    closing = {'train_dataloader__dataset__pipeline__0__close_last': 1}
+    cfgs, regions = captured_and_eager(tiny, backend, kind, **options, **closing)
+    assert losses(cfgs[0]) == losses(cfgs[1])
+    assert checkpoints_equal(cfgs)
+    for region in regions.values():
+        assert (region['replays'], region['problems']) == (6, [])
+    never = tiny(**options, train_dataloader__dataset__pipeline__0__close_last=0)  # the control: it really closed
+    never.env_cfg.cudnn_benchmark = False
+    train(never)
+    torch.use_deterministic_algorithms(False)
+    same = [losses(never)[i]['loss'] == losses(cfgs[1])[i]['loss'] for i in range(6)]
+    assert same == [True] * 4 + [False] * 2
+
+
+@pytest.mark.parametrize('name', sorted(path.stem for path in CONFIG.parent.glob('yolo_capture*.py')))
+def test_every_shipped_capture_config_replays(name: str, tmp_path: Path, backend: str) -> None:
+    """Strict, so that an unexpected eager call fails the run. On the stand-in nothing is compiled."""
+    torch.set_num_threads(1)
+    small = {
+        'data_root': str(tmp_path / 'shapes'),
+        'image_size': 64,
+        'train_cfg.max_epochs': 1,
+        'train_dataloader.batch_size': 4,
+        'train_dataloader.num_workers': 0,
+        'train_dataloader.persistent_workers': False,
+        'train_dataloader.dataset.num_images': 12,
+        'val_dataloader.num_workers': 0,
+        'val_dataloader.persistent_workers': False,
+        'val_dataloader.dataset.num_images': 4,
+        'custom_hooks.0.strict': True,
+    }
+    cfg = load_config(CONFIG.with_name(f'{name}.py'), small)
+    cfg.work_dir = str(tmp_path)
+    train(cfg)
+    report = json.loads((tmp_path / FILE).read_text())
+    assert report['problems'] == []
+    assert {region['replays'] for region in report['regions'].values()} == {3}
 
 
 @pytest.fixture(scope='module')
@@ -200,3 +284,14 @@ def test_the_detector_names_the_task_of_its_head(tiny: Make) -> None:
 )
 def test_the_shipped_capture_configs_capture_what_their_names_say(name: str, kind: str) -> None:
     assert load_config(CONFIG.with_name(f'{name}.py')).custom_hooks == [{**CAPTURE, 'regions': REGIONS[kind]}]
+
+
+def test_the_host_time_of_a_replayed_call_is_told_by_part(tiny: Make, backend: str) -> None:
+    measured = host_time(tiny(), precision='fp32', calls=3, device='cuda' if backend == 'cuda' else 'cpu')
+    names = {'forward': ['guards', 'lookup', 'inputs', 'outputs', 'node'], 'backward': ['inputs', 'gradients']}
+    for direction, parts in names.items():
+        times = measured[direction]
+        assert list(times['parts']) == parts
+        assert all(0 < part < times['call'] for part in times['parts'].values())
+    assert measured['forward']['eager'] > 0
+    assert measured['backward']['accumulate'] > 0

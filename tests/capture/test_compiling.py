@@ -1,18 +1,21 @@
 """Compiled modules: the same function in eager and replayed calls, and errors that name the remedy."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
 
 from lucid.capture import (
+    BackwardError,
     CaptureError,
     CompiledModules,
     ModuleRegion,
     Parts,
     Policy,
     StepRegion,
+    TapeMemory,
     TargetError,
     compiling,
     first_difference,
@@ -98,6 +101,20 @@ def test_eager_calls_of_a_compiled_region_are_compiled_too(counted, kit):
     assert len(counted) == 1
     region.release()
     assert SLOT not in vars(model['net'])
+
+
+def test_a_compiled_recording_lets_no_parameter_change_between_forward_and_backward(counted):
+    """Compiled code may keep for its backward what plain code does not."""
+    for compiled, refused in ((False, False), (True, True)):
+        model = nn.ModuleDict({'net': nn.Sequential(nn.Linear(3, 3))})
+        region = ModuleRegion('net', compile=compiled)
+        region.activate(model, parts=Parts(memory=lambda _: TapeMemory()))
+        loss = model['net'](torch.randn(2, 3)).square().mean()
+        with torch.no_grad():
+            model['net'][0].bias.mul_(0.5)
+        with pytest.raises(BackwardError, match='written in place') if refused else nullcontext():
+            loss.backward()
+        region.release()
 
 
 class Stepped(nn.Module):

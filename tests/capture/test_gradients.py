@@ -297,6 +297,31 @@ def test_a_tensor_hook_that_changes_the_gradient_runs_once_per_backward(graph, k
     graph.replays(region, 3)
 
 
+@pytest.mark.parametrize('gradients', MODES)
+def test_gradients_have_nothing_to_do_with_their_neighbours(graph, kit, gradients):
+    """Who changes one in place, in a hook or after the backward, changes neither another nor its version."""
+    reference, candidate = kit.pair(graph)
+    region = graph.capture(candidate, gradients=gradients)
+
+    def run(model):
+        training, values = kit.Training(model), []
+        conv, norm = model.network.stem[0][0].weight, model.network.stem[0][1].weight
+        conv.register_hook(lambda grad: grad.mul_(2.0))
+        for images in kit.images(3):
+            training.forward(images.to(graph.device)).backward()
+            versions = [p.grad._version for p in model.parameters()]
+            norm.grad.add_(1.0)
+            changed = [p.grad._version - v for p, v in zip(model.parameters(), versions, strict=True)]
+            assert changed == [int(p is norm) for p in model.parameters()]
+            assert all(p.grad._base is None for p in model.parameters())
+            values.append(training.finish(torch.zeros(())))
+        return values
+
+    found = kit.difference(run(reference), run(candidate))
+    assert found is None, str(found)
+    graph.replays(region, 3)
+
+
 def test_tied_weights_equal_eager(graph, kit):
     model = kit.Detector()
     model.network.head.one2many[0][1].weight = model.network.head.one2one[0][1].weight
@@ -495,6 +520,54 @@ def test_a_parameter_written_between_forward_and_backward_is_refused(captured, k
     loss = kit.Training(candidate).forward(kit.images(1)[0].to(captured.device))
     with torch.no_grad():
         candidate.network.stem[0][0].weight.mul_(0.5)
+    with pytest.raises(BackwardError, match='written in place'):
+        loss.backward()
+
+
+@pytest.mark.parametrize('dtype', [None, torch.bfloat16])
+def test_a_parameter_written_between_forward_and_backward_is_refused_where_eager_refuses_it(graph, kit, dtype):
+    """Each parameter in turn: what autograd does not keep, as biases and what autocast has copied, may change."""
+    reference, candidate = kit.pair(graph)
+    graph.capture(candidate)
+    batch = kit.images(1)[0].to(graph.device)
+
+    def run(model):
+        training, found = kit.Training(model, dtype=dtype), {}
+        for name, parameter in model.named_parameters():
+            loss = training.forward(batch)
+            with torch.no_grad():
+                parameter.mul_(0.9)
+            try:
+                loss.backward()
+                found[name] = {n: p.grad for n, p in model.named_parameters()}
+            except RuntimeError:
+                found[name] = 'refused'
+            training.optimizer.zero_grad()
+        return found
+
+    expected, found = run(reference), run(candidate)
+    assert kit.difference([expected], [found]) is None
+    refused = [name for name, value in expected.items() if value == 'refused']
+    assert 0 < len(refused) < len(expected)
+    assert ('network.stem.0.0.weight' in refused) is (dtype is None)
+    assert 'network.stem.0.1.bias' not in refused
+
+
+def test_a_target_that_nobody_may_watch_keeps_all_of_its_parameters(captured):
+    class Closed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale, self.shift = nn.Parameter(torch.ones(3)), nn.Parameter(torch.zeros(3))
+
+        def forward(self, x):
+            with torch.autograd.graph.disable_saved_tensors_hooks('not here'):
+                return (x * self.scale + self.shift).square().mean()
+
+    model = Closed().to(captured.device)
+    captured.capture(model, '')
+    loss = model(torch.randn(2, 3, device=captured.device))
+    with torch.no_grad():
+        model.shift.add_(1.0)
     with pytest.raises(BackwardError, match='written in place'):
         loss.backward()
 

@@ -53,6 +53,25 @@ def add_parameter(model):
     model.network.register_parameter('extra', nn.Parameter(torch.zeros(1, device=next(model.parameters()).device)))
 
 
+def swap_counter(model):
+    norm = model.network.stem[0][1]
+    norm.num_batches_tracked = norm.num_batches_tracked.clone()  # one element, and equal
+
+
+def lose_counter(model):
+    model.network.stem[1][1].num_batches_tracked = None
+
+
+def swap_statistics(model):
+    norm = model.network.level1[1]
+    norm.running_mean = norm.running_mean.clone()
+
+
+def new_statistics_data(model):
+    norm = model.network.level1[1]
+    norm.running_var.data = norm.running_var.clone()
+
+
 CHANGES = [
     assign,
     swap_head,
@@ -64,6 +83,10 @@ CHANGES = [
     change_gain,
     change_momentum,
     add_parameter,
+    swap_counter,
+    lose_counter,
+    swap_statistics,
+    new_statistics_data,
 ]
 
 
@@ -96,7 +119,10 @@ def test_a_change_retires_the_recording_and_the_next_one_equals_eager(graph, kit
         assert sum(region.routes.retired.values()) == 1
 
 
-@pytest.mark.parametrize('change', [c for c in CHANGES if c not in (add_parameter, to_double_and_back, freeze)])
+UNFELT = (add_parameter, to_double_and_back, freeze, lose_counter)  # none of them changes a value that is compared
+
+
+@pytest.mark.parametrize('change', [c for c in CHANGES if c not in UNFELT])
 def test_control_without_guards_the_change_goes_unseen(captured, kit, change):
     reference, candidate = kit.pair(captured)
     captured.capture(candidate, parts={'guards': Blind})
@@ -337,6 +363,102 @@ def test_class_attributes_containers_and_helpers_that_change_are_found(graph, ki
     graph.replays(region, 3)
     if graph.captures:
         assert any(named in reason for reason in region.routes.retired)
+
+
+class Equal(nn.Module):
+    """Equals any other of its kind, as a dataclass of equal fields does."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([weight]))  # one element: two of them have a truth value
+
+    def forward(self, x):
+        return (x * self.weight).square().mean()
+
+    def __eq__(self, other):
+        return isinstance(other, Equal)
+
+    __hash__ = nn.Module.__hash__
+
+
+class EqualParameter(nn.Parameter):
+    def __eq__(self, other):
+        return True
+
+    __hash__ = nn.Parameter.__hash__
+
+
+@pytest.mark.parametrize(
+    ('change', 'named'),
+    [
+        (lambda m: setattr(m, '0', Equal(2.0).to(m[0].weight.device)), '0 is another object'),
+        (lambda m: setattr(m[0], 'weight', nn.Parameter(m[0].weight.detach().clone())), '0.weight is another object'),
+        (lambda m: setattr(m[0], 'weight', EqualParameter(m[0].weight.detach() * 2)), '0.weight is another object'),
+    ],
+)
+def test_what_compares_equal_to_what_it_replaces_is_found(graph, kit, change, named):
+    reference, candidate = kit.pair(graph, nn.ModuleDict({'network': nn.Sequential(Equal(1.0))}))
+    region = graph.capture(candidate)
+    x = torch.randn(2, 3, device=graph.device)
+    for step in range(3):
+        for model in (reference, candidate):
+            if step == 1:
+                change(model['network'])
+            model.zero_grad()
+        losses = [model['network'](x) for model in (reference, candidate)]
+        for loss in losses:
+            loss.backward()
+        assert torch.equal(*losses)
+        assert torch.equal(*(model['network'][0].weight.grad for model in (reference, candidate)))
+    graph.replays(region, 3)
+    if graph.captures:
+        assert region.routes.retired == {named: 1}
+
+
+def test_submodules_that_change_places_are_found(graph, kit):
+    """A Sequential calls them in the order in which it holds them."""
+    reference, candidate = kit.pair(graph, nn.ModuleDict({'network': nn.Sequential(nn.Linear(3, 3), nn.SiLU())}))
+    region = graph.capture(candidate)
+    x = torch.randn(2, 3, device=graph.device)
+    for step in range(3):
+        if step == 1:
+            for model in (reference, candidate):
+                modules = model['network']._modules
+                modules['0'] = modules.pop('0')
+        losses = [model['network'](x).square().mean() for model in (reference, candidate)]
+        for loss in losses:
+            loss.backward()
+        assert torch.equal(*losses)
+    graph.replays(region, 3)
+    if graph.captures:
+        assert region.routes.retired == {'the order of parameters, buffers or submodules changed': 1}
+
+
+def test_an_attribute_that_is_gone_and_a_name_that_is_another_are_found(kit):
+    for change, named in [
+        (lambda m: m._buffers.update(extra=None), 'a parameter, buffer or submodule was added'),
+        (lambda m: delattr(m.head, 'gain'), 'gain was removed'),
+        (lambda m: m._modules.update(neck=m._modules.pop('level2')), 'level2 was removed'),
+        (lambda m: delattr(m.stem[0][0], 'weight'), 'stem.0.0.weight was removed'),
+    ]:
+        network = kit.Network()
+        guards = Guards(network)
+        assert guards.changed() is None
+        change(network)
+        assert guards.changed() == named
+
+
+def test_a_submodule_that_is_compiled_in_mid_run_is_found(kit):
+    network = kit.Network()
+    network.level1.compile()
+    guards = Guards(network)
+    assert guards.changed() is None  # compiled before: its route is part of the target
+    network.level1._compiled_call_impl = lambda x: x
+    assert guards.changed() == 'a submodule was compiled'
+    guards = Guards(network)
+    vars(network.level2)['_compiled_call_impl'] = network.level2.__dict__.pop('training')  # as many attributes
+    network.level2.training = True
+    assert guards.changed() is not None
 
 
 def test_checking_walks_no_modules(monkeypatch):

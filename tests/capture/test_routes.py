@@ -17,6 +17,7 @@ from lucid.capture import (
     Report,
     SignatureError,
 )
+from lucid.capture.signature import ambient
 
 
 def sizes(kit, *batches):
@@ -86,6 +87,34 @@ def test_strides_dtype_and_ambient_state_are_part_of_the_signature(captured, kit
     assert region.routes.captures == 4
     candidate(batch)
     assert region.routes.captures == 4
+
+
+def flip(owner, name):
+    setattr(owner, name, not getattr(owner, name))
+
+
+@pytest.mark.parametrize(
+    'toggle',
+    [
+        lambda: flip(torch.backends.cudnn, 'deterministic'),
+        lambda: flip(torch.backends.cudnn, 'benchmark'),
+        lambda: flip(torch.backends.cudnn, 'allow_tf32'),
+        lambda: flip(torch.backends.cuda.matmul, 'allow_tf32'),
+        lambda: torch.use_deterministic_algorithms(not torch.are_deterministic_algorithms_enabled()),
+        lambda: torch.set_default_dtype({torch.float32: torch.float64}.get(torch.get_default_dtype(), torch.float32)),
+        lambda: torch.set_grad_enabled(not torch.is_grad_enabled()),
+        lambda: torch.set_autocast_enabled('cpu', not torch.is_autocast_enabled('cpu')),
+    ],
+)
+def test_every_flag_of_torch_that_decides_kernels_is_ambient_state(toggle):
+    flip(torch.backends.cuda.matmul, 'allow_tf32')  # the first write of each sets more than it says
+    flip(torch.backends.cuda.matmul, 'allow_tf32')
+    before = ambient('cpu')
+    toggle()
+    during = ambient('cpu')
+    toggle()
+    assert during != before
+    assert ambient('cpu') == before
 
 
 def test_eval_and_no_grad_calls_run_eager_as_expected(captured, kit):

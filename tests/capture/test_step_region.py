@@ -156,6 +156,72 @@ def test_a_partial_batch_first_between_and_last_in_a_window_equals_eager(graph, 
         assert (region.routes.replays == len(sizes)) is (policy == 'capture')
 
 
+@pytest.mark.parametrize('policy', ['eager', 'capture'])
+@pytest.mark.parametrize('accumulate', [1, 2, 3])
+def test_epochs_that_end_in_a_batch_of_one_image_with_validation_between_them_equal_eager(
+    graph, kit, accumulate, policy
+):
+    """A data set of k B + 1 images: 4, 4, 4 and 1 of them; validation sees the averaged weights."""
+    epochs = [kit.images(3, size=32, seed=e) + kit.images(1, batch=1, size=32, seed=9 + e) for e in range(3)]
+    reference, candidate = kit.pair(graph, Stepped(kit.Detector()))
+
+    def run(side):
+        values = []
+        for epoch in epochs:
+            values += side.run(epoch)
+            side.model.eval()
+            side.ema.swap()
+            with torch.no_grad():
+                values[-1]['validation'] = side.model.detector(epoch[0].to(graph.device))
+            side.ema.swap()
+            side.model.train()
+        return values
+
+    expected = run(Side(reference, accumulate=accumulate, epoch=4))
+    side = Side(candidate, accumulate=accumulate, epoch=4)
+    region = activate(graph, candidate, on_new_signature=policy)
+    found = kit.difference(expected, run(side))
+    assert found is None, str(found)
+    graph.replays(region, 12 if policy == 'capture' else 9)
+    if graph.captures:
+        assert not region.routes.retired
+        assert region.routes.captures == (2 if policy == 'capture' else 1)
+        assert {reason for reason, _ in region.routes.eager} <= {Reason.NEW_SIGNATURE}
+
+
+@pytest.mark.parametrize('accumulate', [1, 2])
+def test_dropout_draws_the_sequence_of_eager_and_honours_a_seed_between_steps(graph, kit, accumulate):
+    batch, sides = kit.images(1, size=32)[0], []
+    reference, candidate = kit.pair(graph, Stepped(kit.Detector(dropout=0.5)))
+    for model in (reference, candidate):
+        side = Side(model, accumulate=accumulate)
+        region = activate(graph, candidate) if model is candidate else None
+        values = []
+        for seed in (3, None, 3, 4):  # from a seed, on from there, from it again, from another
+            if seed is not None:
+                torch.manual_seed(seed)
+            values += side.run([batch, batch])
+        sides.append(values)
+    found = kit.difference(*sides)
+    assert found is None, str(found)
+    graph.replays(region, 8)
+
+
+def test_a_seed_brings_the_drops_of_a_captured_step_back(graph, kit):
+    _, candidate = kit.pair(graph, Stepped(kit.Detector(dropout=0.5)))
+    side = Side(candidate)
+    activate(graph, candidate)
+    batch, losses = kit.images(1, size=32)[0], []
+    for seed in (3, None, 3):
+        for group in side.wrapper.param_groups:
+            group['lr'] = 0.0
+        if seed is not None:
+            torch.manual_seed(seed)
+        losses.append(side.model.step({'inputs': batch.to(graph.device)}, side.wrapper)['loss'].clone())
+    assert torch.equal(losses[0], losses[2])
+    assert not torch.equal(losses[0], losses[1])  # the control: without the seed other values are dropped
+
+
 def test_a_parameter_that_no_loss_reaches_keeps_its_value_and_has_no_gradient(graph, kit):
     reference, candidate = kit.pair(graph, Stepped(kit.Detector()))
     region = activate(graph, candidate)
