@@ -15,9 +15,10 @@ DOCS = Path(__file__).resolve().parents[1] / 'docs'
 TABLE, RECORDS = DOCS / 'capture.md', DOCS / 'evidence'
 PARTS = ('tests', 'parity', 'host-time')
 EXAMPLES = """examples, from the root of the repository:
-  tools/prove.py --jobs 8                                  everything of the claim "network", minutes on a card
-  tools/prove.py --only parity --precision bf16            one part; the record keeps the others
-  tools/prove.py --only parity --config configs/yolo/detect_n_bccd.py --cfg-options data_root=/data/bccd
+  tools/prove.py --jobs 8                                  everything, many minutes on a card
+  tools/prove.py --claim step --only parity --precision bf16       some parts; the record keeps the others
+  tools/prove.py --claim network loss step --only parity --config configs/yolo/detect_n_bccd.py \\
+      --cfg-options data_root=/data/bccd
   tools/prove.py --write                                   put what the records say into docs/capture.md
   tools/prove.py --check                                   1 where docs/capture.md says anything else
 """
@@ -31,9 +32,9 @@ def main() -> int:
     action = parser.add_mutually_exclusive_group()
     action.add_argument('--write', action='store_true', help='write the table, run nothing')
     action.add_argument('--check', action='store_true', help='check the table, run nothing')
-    parser.add_argument('--claim', choices=tuple(CLAIMS), default='network', help='default: %(default)s')
+    parser.add_argument('--claim', nargs='+', choices=tuple(CLAIMS), default=list(CLAIMS), help='default: all')
     parser.add_argument('--only', nargs='+', choices=PARTS, default=list(PARTS), help='kinds of runs (default: all)')
-    parser.add_argument('--config', nargs='+', default=[], help="of the parity runs (default: the claim's)")
+    parser.add_argument('--config', nargs='+', default=[], help="of the parity runs (default: the claims')")
     parser.add_argument('--precision', nargs='+', choices=('fp32', 'bf16', 'fp16'), default=[], help='default: all')
     parser.add_argument('--jobs', type=int, default=1, metavar='N', help='runs at a time (default: %(default)s)')
     parser.add_argument('--steps', type=int, default=50, help='of a parity run (default: %(default)s)')

@@ -1,5 +1,6 @@
-# Scale n, rotated boxes, on generated scenes of rotated shapes, for a first run on any machine. With a CUDA card the
-# whole training step is replayed as CUDA graphs; without one the run trains eager and says so.
+# Scale n, rotated boxes, on generated scenes of rotated shapes, for a first run on any machine. With a
+# CUDA card the hook replays the whole training step as CUDA graphs, which is unproven for this task (docs/capture.md);
+# without one the run trains eager and says so.
 _base_ = ['../_base_/runtime.py', '../_base_/schedule.py', '../_base_/oriented.py']
 
 data_root = 'data/shapes'

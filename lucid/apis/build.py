@@ -22,6 +22,7 @@ from lucid.apis.data import (
 from lucid.apis.options import apply_options
 from lucid.apis.remarks import log_remarks, log_start
 from lucid.apis.signatures import nearest, signature_of
+from lucid.apis.tasks import check_task
 from lucid.apis.validate import ConfigError, validate
 from lucid.engine.runner import Runner
 from lucid.registry import DATASETS, METRICS, SCOPE
@@ -160,6 +161,10 @@ def build_runner(cfg: Config, *, mode: Literal['train', 'test'], resume: Path | 
     if mode == 'train':
         _require(cfg, 'train_dataloader', 'train_cfg', 'optim_wrapper')
         settle_batch(cfg)
+        check_task(cfg, split='train')
+        if cfg.get('val_dataloader') is not None:
+            _require(cfg, 'val_evaluator')
+            check_task(cfg, split='val')
         train = build_dataset(cfg.train_dataloader.dataset, loader='train_dataloader')
         classes, keypoints = settle_classes(cfg, train), settle_keypoints(cfg, train)
         parts = {
@@ -175,7 +180,8 @@ def build_runner(cfg: Config, *, mode: Literal['train', 'test'], resume: Path | 
             parts |= _evaluation(cfg, dataset, name='val', source='val', seed=seed)
     else:
         source = 'test' if cfg.get('test_dataloader') is not None else 'val'
-        _require(cfg, f'{source}_dataloader')
+        _require(cfg, f'{source}_dataloader', f'{source}_evaluator')
+        check_task(cfg, split=source)
         dataset = build_dataset(cfg[f'{source}_dataloader'].dataset, loader=f'{source}_dataloader')
         settle_classes(cfg, dataset)
         settle_keypoints(cfg, dataset)
@@ -247,7 +253,6 @@ def _check_log_level(cfg: Config) -> None:
 
 
 def _evaluation(cfg: Config, dataset: Dataset, *, name: str, source: str, seed: int) -> dict[str, Any]:
-    _require(cfg, f'{source}_evaluator')
     evaluator = cfg[f'{source}_evaluator']
     metrics = evaluator if isinstance(evaluator, list | tuple) else [evaluator]
     for metric in metrics:

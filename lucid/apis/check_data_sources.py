@@ -85,6 +85,8 @@ def find_sources(
         splits = [Source(split, {**given, 'split': split}, 'error', split == 'test') for split in SPLITS]
         folder = path if path.is_dir() else path.parent
         return Sources(folder.resolve().name or 'data', splits, capacity)
+    if not path.exists() and path.suffix != '.py':
+        raise ConfigError(f'{target} does not exist; give the folder of a data set, or a config file')
     if targets is not None:
         raise ConfigError(f'{target} is a config, which states targets of its own; leave out --targets')
     cfg = complete(load_config(path, options))

@@ -61,6 +61,7 @@ CLAIMS: Mapping[str, Claim] = {
     'network': Claim(
         'a module region, such as the network, trains bit for bit as eager does',
         (
+            *RUNS,
             'tests/capture/test_gradients.py',
             'tests/capture/test_guards.py',
             'tests/capture/test_leaves.py',
@@ -70,24 +71,23 @@ CLAIMS: Mapping[str, Claim] = {
             'tests/capture/test_state.py',
             'tests/engine/hooks/test_capture_hook.py',
             'tests/apis/test_pool_table.py',
-            *RUNS,
         ),
         CONFIGS,
         timed=True,
     ),
     'loss': Claim(
         'the loss region, beside the network, trains bit for bit as eager does',
-        ('tests/capture/test_loss_region.py', *RUNS),
+        (*RUNS, 'tests/capture/test_loss_region.py'),
         CONFIGS,
         ('network+loss',),
     ),
     'step': Claim(
         'the step region trains bit for bit as eager does, with rate, momentum and branch weight moving',
         (
+            *RUNS,
             'tests/capture/test_step_region.py',
             'tests/capture/test_step_state.py',
             'tests/capture/test_step_faults.py',
-            *RUNS,
         ),
         CONFIGS,
         ('step',),

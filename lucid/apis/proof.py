@@ -7,15 +7,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from lucid.apis.claims import CLAIMS, parity_name, tests_name
+from lucid.apis.claims import CLAIMS, Claim, parity_name, tests_name
 from lucid.apis.code_digest import PACKAGE, imported_code
 from lucid.engine.environment import environment
 
@@ -38,7 +38,7 @@ _CHILD = (
 
 
 def prove(
-    name: str,
+    names: Sequence[str],
     folder: Path,
     *,
     only: Iterable[str] = ('tests', 'parity', 'host-time'),
@@ -48,14 +48,16 @@ def prove(
     options: Mapping[str, Any] | None = None,
     jobs: int = 1,
 ) -> bool:
-    """Run parts of the proof of a claim; each is written as soon as it is done, beside those that are there.
+    """Run parts of the proof of claims; each is written as soon as it is done, beside those that are there.
+
+    A part that several of the claims have is run once, and goes into the record of each.
 
     Args:
-        name: Of the claim.
-        folder: Where ``<name>.json`` is.
+        names: Of the claims.
+        folder: Where ``<name>.json`` of each is.
         only: Kinds of runs.
-        configs: Of the parity runs; default the claim's own. A record of another one counts as well.
-        precisions: Of the parity runs; default the claim's own.
+        configs: Of the parity runs; default each claim's own. A record of another one counts as well.
+        precisions: Of the parity runs; default each claim's own.
         steps: Optimizer steps of a parity run.
         options: Config keys to change in parity and host time, as ``--cfg-options``.
         jobs: Runs at a time. The host time is measured before the others, alone.
@@ -63,27 +65,49 @@ def prove(
     Returns:
         Whether all of these runs passed.
     """
-    claim = CLAIMS[name]
-    configs = configs or claim.parity
-    runs: dict[str, tuple[str, dict[str, Any]]] = {}
-    if 'tests' in only:
-        runs |= {tests_name(path): ('tests', {'paths': [path]}) for path in claim.tests}
-    if 'parity' in only:
-        for config, region, precision in product(configs, claim.regions, precisions or claim.precisions):
-            arguments = {'config': config, 'region': region, 'precision': precision, 'steps': steps}
-            runs[parity_name(config, region, precision)] = 'parity', {**arguments, 'options': dict(options or {})}
-    if 'host-time' in only and claim.timed:
-        runs['host-time'] = ('host-time', {'config': configs[0], 'options': dict(options or {})})
+    plans: dict[str, _Plan] = {}
+    for name in names:
+        for part, (kind, arguments) in _parts(CLAIMS[name], only, configs, precisions, steps, dict(options or {})):
+            plans.setdefault(part, _Plan(kind, arguments, [])).claims.append(name)
 
     def finish(part: str) -> bool:
-        outcome = _run(*runs[part])
-        record(folder / f'{name}.json', part, outcome)
+        plan = plans[part]
+        outcome = _run(plan.kind, plan.arguments)
+        for name in plan.claims:
+            record(folder / f'{name}.json', part, outcome)
         Console().print(f'{part}: {"passed" if outcome["passed"] else "FAILED"}', markup=False)
         return bool(outcome['passed'])
 
-    alone = [part for part in runs if part == 'host-time']
+    alone = [part for part in plans if part == 'host-time']
     with ThreadPoolExecutor(jobs) as pool:
-        return all([*map(finish, alone), *pool.map(finish, [part for part in runs if part not in alone])])
+        return all([*map(finish, alone), *pool.map(finish, [part for part in plans if part not in alone])])
+
+
+class _Plan(NamedTuple):
+    kind: str
+    arguments: dict[str, Any]
+    claims: list[str]
+
+
+def _parts(
+    claim: Claim,
+    only: Iterable[str],
+    configs: Sequence[str],
+    precisions: Sequence[str],
+    steps: int,
+    options: dict[str, Any],
+) -> Iterator[tuple[str, tuple[str, dict[str, Any]]]]:
+    """Name, kind and arguments of each run that one claim takes."""
+    configs = configs or claim.parity
+    if 'tests' in only:
+        for path in claim.tests:
+            yield tests_name(path), ('tests', {'paths': [path]})
+    if 'parity' in only:
+        for config, region, precision in product(configs, claim.regions, precisions or claim.precisions):
+            arguments = {'config': config, 'region': region, 'precision': precision, 'steps': steps}
+            yield parity_name(config, region, precision), ('parity', {**arguments, 'options': options})
+    if 'host-time' in only and claim.timed:
+        yield 'host-time', ('host-time', {'config': configs[0], 'options': options})
 
 
 def record(path: Path, part: str, outcome: Mapping[str, Any]) -> None:

@@ -106,6 +106,8 @@ def tile_dota(
     check_word('on_bad', on_bad, POLICIES)
     check_word('missing_labels', missing_labels, MISSING_LABELS)
     root, folder, console = Path(source).expanduser(), Path(target).expanduser().resolve(), console or Console()
+    if not root.is_dir():
+        raise ValueError(f'{source} is no folder; set the source to the folder of the data set')
     check_target(root, folder)
     splits = list(splits or (split for split in SPLITS if has_split(root, 'dota', split)))
     if not splits:

@@ -16,22 +16,24 @@ class Row(NamedTuple):
 
 _PER_MICRO_STEP = 'tests/capture/test_gradients.py::test_every_micro_step_has_the_gradients_of_eager'
 _STEPS = 'tests/capture/test_step_region.py::test_thirty_steps_with_everything_moving_equal_eager'
-_UNPROVEN = 'eager in the log; no CUDA test proves bitwise gradients at every micro-step yet'
+_TASKS = 'tests/capture/test_tasks.py::test_every_micro_step_of_each_task_has_the_gradients_of_eager'
+_TASK_STEPS = 'tests/apis/test_parity_tasks.py::test_the_whole_step_of_each_task_equals_eager'
 
 # (task, region). A row says replay only together with the CUDA test that it names. The task None is any model that
 # states no task; the region '*' is any target without a row of its own.
 TABLE: Mapping[tuple[str | None, str], Row] = {
     ('detect', '*'): Row('replay', _PER_MICRO_STEP),
-    ('segment', '*'): Row('eager', _UNPROVEN),
-    ('oriented', '*'): Row('eager', _UNPROVEN),
-    ('keypoint', '*'): Row('eager', _UNPROVEN),
+    ('segment', '*'): Row('replay', _TASKS),
+    ('segment', 'step'): Row('replay', _TASK_STEPS),
+    ('oriented', '*'): Row('replay', _TASKS),
+    ('oriented', 'step'): Row('replay', _TASK_STEPS),
+    ('keypoint', '*'): Row('replay', _TASKS),
+    ('keypoint', 'step'): Row('replay', _TASK_STEPS),
     (None, '*'): Row('replay', _PER_MICRO_STEP),
     ('detect', 'step'): Row('replay', 'tests/apis/test_parity.py::test_every_kind_of_region_equals_eager'),
-    (None, 'step'): Row(
-        'replay', 'tests/capture/test_step_region.py::test_thirty_steps_with_everything_moving_equal_eager'
-    ),
+    (None, 'step'): Row('replay', _STEPS),
     (None, 'loss'): Row('replay', 'the loss region owns no parameters'),
-    ('keypoint', 'loss'): Row('eager', 'its flow has parameters; no CUDA test proves their gradients bitwise'),
+    ('keypoint', 'loss'): Row('replay', _TASK_STEPS),
 }
 
 

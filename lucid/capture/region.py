@@ -122,6 +122,8 @@ class Region(ABC):
     def _serve(self, module: nn.Module, args: Any, kwargs: Any) -> Served | tuple[Reason, str]:
         """The recording for a call, made now if the policies say so; or why the call runs eager."""
         if reason := self._plain_reason(module):
+            if reason is Reason.ACCUMULATION and self._has_no_memory(module, args, kwargs):
+                return Reason.NO_CUDA, ''  # no row of the table would change that
             return reason, ''
         pool = self._open(module, args, kwargs)
         if pool is not None and pool.held:
@@ -209,13 +211,17 @@ class Region(ABC):
     def _open(self, module: nn.Module, args: Any, kwargs: Any) -> Pool | None:
         """The pool, made on first use where the target is by then."""
         if self._pool is None:
-            tensors = chain(module.parameters(), module.buffers(), tensors_in((args, kwargs)))
-            self._device = next((tensor.device for tensor in tensors), torch.device('cpu'))
+            self._device = _device_of(module, args, kwargs)
             memory = self._parts.memory(self._device)
             self._on_cuda = self._device.type == 'cuda'
             if memory is not None:
                 self._pool = self._parts.pool(memory, self._parts.ownership(self._policy.gradients))
         return self._pool
+
+    def _has_no_memory(self, module: nn.Module, args: Any, kwargs: Any) -> bool:
+        """Whether no graph could lie where the target is; nothing is made on a card to find out."""
+        device = _device_of(module, args, kwargs)
+        return self._pool is None and device.type != 'cuda' and self._parts.memory(device) is None
 
     def _refused(self, pool: Pool, signature: Signature) -> tuple[Reason, str] | None:
         """Why a signature without recording is not captured now; None if it is."""
@@ -259,3 +265,9 @@ class Region(ABC):
         if self.routes.count_eager(reason, detail):
             level = logging.INFO if reason.expected else logging.WARNING
             logger.log(level, '%s runs eager: %s%s', self.name, reason.text, f' ({detail})' if detail else '')
+
+
+def _device_of(module: nn.Module, args: Any, kwargs: Any) -> torch.device:
+    """Where the target is, or its inputs if it owns nothing."""
+    tensors = chain(module.parameters(), module.buffers(), tensors_in((args, kwargs)))
+    return next((tensor.device for tensor in tensors), torch.device('cpu'))

@@ -65,7 +65,11 @@ def _categories(path: Path, entries: list[dict[str, Any]], targets: Sequence[str
     if not named:
         raise ValueError(f'{path}: lists no categories; give at least one')
     schemas = {category.keypoints for category in named if category.keypoints}
-    if 'keypoints' in targets and len(schemas) != 1:
+    if 'keypoints' in targets and not schemas:
+        raise ValueError(
+            f"{path}: no category names its keypoints; give those that have some 'keypoints', a list of their names"
+        )
+    if 'keypoints' in targets and len(schemas) > 1:
         raise ValueError(
             f'{path}: categories name {len(schemas)} different sets of keypoints; give all that have keypoints the same'
         )

@@ -152,7 +152,10 @@ def checked_numbers(kind: str, name: str, values: Any, length: int | None) -> li
     right = isinstance(values, list) and (length is None or len(values) == length)
     if not right or not all(isinstance(value, int | float) for value in values):
         wanted = 'numbers' if length is None else f'{length} numbers'
-        raise AnnotationError(kind, f'{name} {values!r:.80} is no list of {wanted}')
+        text = repr(values)
+        text = f'{text[:76]} ...' if len(text) > 80 else text
+        found = f', but of {len(values)}' if isinstance(values, list) and length not in (None, len(values)) else ''
+        raise AnnotationError(kind, f'{name} {text} is no list of {wanted}{found}')
     try:
         return [float(value) for value in values]
     except OverflowError as error:

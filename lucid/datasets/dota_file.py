@@ -27,6 +27,8 @@ from lucid.structures.polygons import ring_area
 IMAGES, LABELS = 'images', 'labelTxt'
 HEADERS = ('imagesource', 'gsd')
 """What the first lines of a file may tell, before a colon."""
+FORMAT = 'x1 y1 x2 y2 x3 y3 x4 y4 class difficult'
+"""Of a row, for messages."""
 ONLY_SPLIT = 'train'
 """What a folder with images and labels of its own, in no split's folder, is taken for."""
 CLASSES = (
@@ -180,13 +182,12 @@ def _rows(
 def _row(values: Sequence[str], image: ImageRow, index: int, label_of: Mapping[str, int]) -> Row:
     """Check one row; without its last value, as some old files have it, the object is not difficult."""
     if len(values) not in (9, 10):
-        raise AnnotationError(
-            'malformed_row', f'a row of {len(values)} values; write x1 y1 x2 y2 x3 y3 x4 y4 class difficult'
-        )
+        raise AnnotationError('malformed_row', f'a row of {len(values)} values; write {FORMAT}')
     try:
         numbers = [float(value) for value in values[:8]]
     except ValueError as error:
-        raise AnnotationError('malformed_row', f'{" ".join(values[:8])!r:.80} are not all numbers') from error
+        text = f'{" ".join(values[:8])!r:.80} are not all numbers'
+        raise AnnotationError('malformed_row', f'{text}; write {FORMAT}') from error
     if values[8] not in label_of:
         known = ', '.join(list(label_of)[:15]) + (', ...' if len(label_of) > 15 else '')
         raise AnnotationError('unknown_class', f'class {values[8]!r:.40} is none of {known}')

@@ -19,6 +19,8 @@ QUARTER = np.pi / 4
 def canonical(rboxes_N5: NDArray[np.floating]) -> Float32:
     """The same rectangles in the long-edge convention, as float32."""
     cx, cy, w, h, theta = rboxes_N5.astype(np.float64).T
+    # Rounded first: sides that differ by less are those of a square, whose theta has a range of its own.
+    w, h = w.astype(np.float32), h.astype(np.float32)
     theta = np.where(w < h, theta + np.pi / 2, theta)
     # A period of theta is half a turn, for a square a quarter turn.
     period = np.where(w == h, np.pi / 2, np.pi)

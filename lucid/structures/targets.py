@@ -80,7 +80,7 @@ class Assignment(NamedTuple):
     labels_BA:     int64, class of that row, -1 for background
     boxes_BA4:     xyxy pixels of that row, zeros for background
     weight_BA:     soft weight q in 0..1, zero for background
-    picks_BMP:     int64, the anchors that each box keeps, the best first, 0..A-1 whether kept or not; P is fixed
+    picks_BMP:     int64, the anchors that each box picked, the best first, 0..A-1 whether kept or not; P is fixed
     kept_BMP:      bool, which of them it does keep: no two kept picks of an image are the same anchor
     """
 

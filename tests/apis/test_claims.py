@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from lucid.apis import claims
+from lucid.apis import claims, proof
 from lucid.apis.claims import BEGIN, CLAIMS, END, claims_table, status, table_stands, write_table
 from lucid.apis.code_digest import code_of
 from lucid.apis.proof import child, prove, record, run_tests
@@ -143,11 +143,28 @@ def test_processes_that_record_side_by_side_lose_no_part(tmp_path: Path) -> None
 def test_a_process_that_fails_is_a_part_that_has_not_passed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     options = {'data_root': str(tmp_path / 'nothing')}
     config = str(ROOT / 'configs' / 'yolo' / 'detect_n_bccd.py')
-    assert not prove('network', tmp_path, only=['parity'], configs=[config], precisions=['fp32'], options=options)
+    assert not prove(['network'], tmp_path, only=['parity'], configs=[config], precisions=['fp32'], options=options)
     (part,) = json.loads((tmp_path / 'network.json').read_text())['parts'].values()
     assert not part['passed']
     assert 'status 1' in part['result']['error']
     assert 'nothing' in capfd.readouterr().err
+
+
+def test_a_part_of_several_claims_is_run_once_and_recorded_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+
+    def run(kind: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        ran.append(arguments['paths'])
+        return {'passed': True}
+
+    monkeypatch.setattr(proof, '_run', run)
+    assert prove(['network', 'loss'], tmp_path, only=['tests'])
+    parts = {name: json.loads((tmp_path / f'{name}.json').read_text())['parts'] for name in ('network', 'loss')}
+    for name, found in parts.items():
+        assert found.keys() == {f'tests {path}' for path in CLAIMS[name].tests}
+    assert sorted(ran) == sorted([path] for path in {*CLAIMS['network'].tests, *CLAIMS['loss'].tests})
 
 
 def test_tests_are_counted_by_their_outcome(tmp_path: Path) -> None:

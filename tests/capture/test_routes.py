@@ -142,6 +142,16 @@ def test_without_cuda_the_region_runs_eager_and_says_so(kit):
     assert 'there is no CUDA card' in Report([region.routes]).table()
 
 
+def test_without_cuda_windows_that_the_table_runs_eager_say_so_too(kit):
+    model = kit.Detector()
+    region = ModuleRegion('network')
+    region.activate(model, accumulation=AccumulationTable({(None, 'network'): 'eager'}))
+    region.micro_batches = 2
+    kit.Training(model).run(kit.images(2))
+    region.release()
+    assert region.routes.eager == {(Reason.NO_CUDA, ''): 2}
+
+
 def test_a_target_that_is_never_called_is_a_problem_that_names_it(captured, kit):
     _, candidate = kit.pair(captured)
     region = captured.capture(candidate)

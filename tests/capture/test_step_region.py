@@ -378,7 +378,8 @@ def test_the_accumulation_table_has_its_row(captured, kit):
     _, candidate = kit.pair(captured, Stepped(kit.Detector()))
     side = Side(candidate, accumulate=2)
     region = StepRegion(task='segment')
-    region.activate(candidate, accumulation=AccumulationTable(), parts=Parts(memory=lambda _: captured.memory()))
+    table = AccumulationTable({('segment', 'step'): 'eager'})
+    region.activate(candidate, accumulation=table, parts=Parts(memory=lambda _: captured.memory()))
     captured.regions.append(region)
     region.micro_batches = 2
     side.run(kit.images(2, size=32))

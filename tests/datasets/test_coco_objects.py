@@ -187,6 +187,12 @@ def test_an_object_without_any_labelled_keypoint_is_fine(coco):
     assert (data[0].keypoints[..., 2] > 0).sum(axis=1).tolist() == [0, 0, 3]
 
 
+def test_categories_without_names_of_keypoints_are_refused_with_what_to_write(coco):
+    root = coco([{'category_id': 1}], categories=[{'id': 1, 'name': 'person'}])
+    with pytest.raises(ValueError, match=r"no category names its keypoints; give those that have some 'keypoints'"):
+        build(root, targets=('boxes', 'keypoints'))
+
+
 def test_coco_persons_have_masks_and_seventeen_keypoints(test_data):
     pipeline = [{'type': 'Mosaic', 'close_last': 0}, {'type': 'RandomAffine'}, {'type': 'HorizontalFlip'}]
     data = build(

@@ -79,7 +79,7 @@ def test_headers_blank_lines_and_line_ends_make_no_difference(dota, text):
 @pytest.mark.parametrize(
     ('kind', 'row', 'message'),
     [
-        ('malformed_row', '10 5 30 5 30 15 10 ship 0', "'10 5 30 5 30 15 10 ship' are not all numbers"),
+        ('malformed_row', '10 5 30 5 30 15 10 ship 0', "'10 5 30 5 30 15 10 ship' are not all numbers; write x1 y1 "),
         ('malformed_row', '10 5 30 5 30 15 ship 0', 'a row of 8 values; write x1 y1 x2 y2 x3 y3 x4 y4 class difficult'),
         ('malformed_row', f'{SHIP} 1', 'a row of 11 values'),
         ('malformed_row', '10 5 30 5 30 15 10 x ship 0', 'are not all numbers'),

@@ -186,7 +186,8 @@ def rotate(targets: Targets, seed: int) -> Targets:
 
 
 def poison(targets: Targets, capacity: int) -> Targets:
-    """The same boxes padded to another capacity, with values in the padding that must never be used."""
+    """The same boxes on the CPU, padded to another capacity, with values in the padding that must never be used."""
+    targets = Targets(*(None if field is None else field.cpu() for field in targets))
     batch, present = targets.valid_BM.shape
     boxes = torch.tensor([float('nan'), float('inf'), float('-inf'), 1e30]).expand(batch, capacity, 4).clone()
     labels = torch.full((batch, capacity), -(2**40))

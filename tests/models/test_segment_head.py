@@ -44,8 +44,12 @@ def test_coefficients_passed_through_tanh_and_prototypes_and_semantic_logits_did
         for layer in (*(stem[-1] for stem in head.o2m_coefficients), head.prototypes.final, head.semantic):
             layer.weight.zero_()
             layer.bias.fill_(2.0)
+        for stem in head.o2o_coefficients:
+            stem[-1].weight.zero_()
+            stem[-1].bias.fill_(-1.0)
     outputs = head(features())
     torch.testing.assert_close(outputs.o2m_coefficients_BAK, torch.full((2, 126, 3), 0.9640276))
+    torch.testing.assert_close(outputs.o2o_coefficients_BAK, torch.full((2, 126, 3), -0.7615942))
     assert outputs.prototypes_BKHW.eq(2.0).all()
     assert outputs.semantic_BCHW.eq(2.0).all()
     assert not outputs.o2o_coefficients_BAK.eq(outputs.o2m_coefficients_BAK).any()
@@ -169,6 +173,14 @@ def test_nms_drops_what_overlaps_with_its_mask_and_the_branches_are_their_own(he
     assert [quarter_of(mask) for mask in found['masks']] == [2, 1]
     (found,) = head.predict(outputs, GRID, [META], **OPTIONS)
     assert found['masks'] == []
+
+
+def test_each_path_takes_the_coefficients_of_its_own_branch(head):
+    outputs = outputs_of([(6, 4.0, WHOLE)], [(6, 4.0, WHOLE)])
+    outputs = outputs._replace(o2m_coefficients_BAK=outputs.o2m_coefficients_BAK.roll(1, dims=2))
+    for path, quarter in (('one_to_one', 2), ('nms', 3)):
+        (found,) = head.predict(outputs, GRID, [META], path=path, **OPTIONS)
+        assert [quarter_of(mask) for mask in found['masks']] == [quarter]
 
 
 def test_a_mask_that_cannot_be_summed_takes_its_box_along(head):

@@ -65,9 +65,35 @@ def test_the_head_makes_the_task_and_the_task_the_loss(task):
     assert detector.known_paths == ('one_to_one', 'nms')
 
 
-def test_what_a_config_states_of_a_loss_changes_the_loss_of_the_task_and_a_type_replaces_it():
+def test_what_a_config_states_of_a_loss_changes_the_loss_of_the_task_and_a_type_of_ones_own_replaces_it():
     assert make('segment', loss={'mask_gain': 3.0}).criterion.mask_gain == 3.0
-    assert type(make('segment', loss={'type': 'DetectionLoss'}).criterion).__name__ == 'DetectionLoss'
+    assert make('segment', loss={'type': 'SegmentationLoss', 'mask_gain': 3.0}).criterion.mask_gain == 3.0
+
+    class OwnLoss(torch.nn.Module):
+        def __init__(self, *, num_classes):
+            super().__init__()
+
+    assert type(make('segment', loss={'type': OwnLoss}).criterion) is OwnLoss
+
+
+@pytest.mark.parametrize('task', LOSSES)
+def test_the_loss_of_another_task_is_refused(task):
+    for other, name in LOSSES.items():
+        if other != task:
+            message = (
+                rf"model\.loss\.type='{name}' is the loss of the task '{other}', and the head predicts '{task}'; "
+                rf"remove model\.loss\.type, which is then '{LOSSES[task]}', or change model\.head\.type"
+            )
+            with pytest.raises(ValueError, match=message):
+                make(task, loss={'type': name})
+
+
+@pytest.mark.parametrize('part', ['head', 'loss', 'data_preprocessor'])
+def test_a_part_that_states_another_number_of_classes_is_refused(part):
+    assert make('segment', **{part: {'num_classes': 3} | ({'type': 'SegmentHead'} if part == 'head' else {})})
+    config = {'num_classes': 4} | ({'type': 'SegmentHead'} if part == 'head' else {})
+    with pytest.raises(ValueError, match=r'model\.num_classes is 3 and the config of \w+ says num_classes=4; remove'):
+        make('segment', **{part: config})
 
 
 class TestNumberOfKeypoints:
@@ -94,6 +120,12 @@ class TestNumberOfKeypoints:
         assert make(task).num_keypoints is None
         with pytest.raises(ValueError, match=r'Head predicts no keypoints; remove model\.num_keypoints, or set model'):
             make(task, num_keypoints=17)
+
+    @pytest.mark.parametrize('part', ['loss', 'data_preprocessor'])
+    def test_a_part_that_states_another_is_refused(self, part):
+        assert make('keypoint', **{part: {'num_keypoints': 5}}).num_keypoints == 5
+        with pytest.raises(ValueError, match=r'model\.num_keypoints is 5 and the config of \w+ says num_keypoints=4'):
+            make('keypoint', **{part: {'num_keypoints': 4}})
 
     def test_targets_with_another_number_are_refused(self):
         with pytest.raises(ValueError, match='come with 5 keypoints, the model has num_keypoints=6'):

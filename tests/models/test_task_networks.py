@@ -115,8 +115,13 @@ def test_channels_last_and_contiguous_agree(task, device):
     images_last = images.contiguous(memory_format=torch.channels_last)
     for a, b in zip(plain(images), last(images_last), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
-    if task == 'segment':
-        assert last(images_last).prototypes_BKHW.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_prototypes_keep_the_memory_format_of_the_images(device):
+    """In float32: for float64 cuDNN has no kernels of that format."""
+    network = make_network('segment', channels_last=True).to(device)
+    images = torch.rand(2, 3, 64, 96, device=device).contiguous(memory_format=torch.channels_last)
+    assert network(images).prototypes_BKHW.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize('task', TASKS)

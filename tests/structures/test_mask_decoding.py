@@ -174,3 +174,21 @@ def test_no_detection_gives_no_mask_and_a_number_that_is_not_finite_an_empty_one
     coefficients[1, 2] = float('nan')
     found = pixels(decode_masks(coefficients, prototypes, boxes, meta=given))
     assert [bool(mask.any()) for mask in found] == [True, False, True, True, True]
+
+
+@pytest.mark.parametrize('bad', [float('nan'), float('inf'), -float('inf')])
+@pytest.mark.parametrize('side', range(4))
+def test_a_box_that_is_not_finite_has_an_empty_mask(side, bad):
+    boxes = torch.tensor([[0.0, 0.0, 24.0, 32.0]]).repeat(2, 1)
+    boxes[0, side] = bad
+    found = pixels(decode_masks(torch.ones(2, 1), torch.ones(1, 8, 6), boxes, meta=fitted((32, 24), (32, 24))))
+    assert [int(mask.sum()) for mask in found] == [0, 32 * 24]
+
+
+def test_a_probability_of_one_half_is_not_above_it():
+    given = fitted((32, 24), (32, 24))
+    for logit, count in ((0.0, 0), (1e-3, 32 * 24)):
+        (mask,) = decode_masks(
+            torch.ones(1, 1), torch.full((1, 8, 6), logit), torch.tensor([[0.0, 0, 24, 32]]), meta=given
+        )
+        assert coco_mask.decode(mask).sum() == count

@@ -34,6 +34,14 @@ def test_angles_stay_below_their_upper_end_in_float32():
     assert (boxes[:, 4] >= np.float32(-PI / 4)).all()
 
 
+def test_sides_that_are_equal_in_float32_are_those_of_a_square():
+    for w, h in ((1.00000001, 1.0), (1.0, 1.00000001)):
+        found = canonical(np.array([[0.0, 0.0, w, h, 2.0]]))
+        assert found[0, 2] == found[0, 3] == 1
+        assert found[0, 4] == pytest.approx(2.0 - np.pi / 2)
+        assert np.array_equal(canonical(found), found)
+
+
 def test_corners_run_round_the_box():
     box = np.array([[10, 20, 4, 2, PI / 2]], np.float32)
     # Turned by a quarter from +x to +y: the own x axis points down, the own y axis left.

@@ -65,8 +65,9 @@ def test_what_is_dropped_is_dropped_from_all_kinds_alike():
         [50.0, inf, 20.0, 10.0, 0.6],
         [60.0, 45.0, 20.0, 10.0, 0.7],
         [50.0, 45.0, 20.0, 10.0, 0.8],  # padding
+        [50.0, 45.0, inf, 10.0, 0.9],  # its envelope, clipped, would be the image
     ]
-    scores = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.0]
+    scores = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.0, 0.2]
     (prediction,) = place_rboxes(*found_of(rows, scores), [meta_of(HALF_AND_DOWN)])
     assert prediction['labels'].tolist() == [0, 6]
     np.testing.assert_allclose(prediction['scores'], [0.9, 0.3])
@@ -78,6 +79,12 @@ def test_an_image_without_detections_gives_empty_tensors():
     (prediction,) = place_rboxes(*found_of([[0.0] * 5], [0.0]), [meta_of(HALF_AND_DOWN)])
     assert prediction['rboxes'].shape == (0, 5)
     assert prediction['boxes'].shape == (0, 4)
+
+
+def test_a_map_that_turns_by_half_leaves_the_sides_and_the_angle():
+    matrix = np.array([[-0.5, 0, 100], [0, -0.5, 75], [0, 0, 1]])
+    found = unwarp_rboxes(matrix, np.array([[50, 45, 20, 10, 0.3]], np.float32))
+    np.testing.assert_allclose(found, [[100, 60, 40, 20, 0.3]], rtol=1e-5)
 
 
 def test_a_map_that_turns_is_taken_back_with_its_angle():

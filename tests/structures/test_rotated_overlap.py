@@ -80,6 +80,17 @@ def test_what_cannot_reach_the_least_may_be_zero_and_the_rest_keeps_its_value():
     assert rotated_ious(boxes((0, 0, 10, 10, 0)), boxes((0, 0, 10, 5, 0)), least=0.5)[0, 0] == pytest.approx(0.5)
 
 
+def test_rounding_of_the_bound_drops_no_pair_whose_overlap_is_the_least():
+    """Boxes moved along their own edge, whose bound is the overlap itself."""
+    rng = np.random.default_rng(0)
+    for row in np.column_stack([rng.uniform(0, 1e3, (200, 2)), rng.uniform(1, 1e3, (200, 2)), rng.uniform(-4, 4, 200)]):
+        moved = row.copy()
+        moved[:2] += rng.uniform(0, 1) * row[2] * np.array([math.cos(row[4]), math.sin(row[4])])
+        iou = rotated_ious(row[None], moved[None])[0, 0]
+        assert iou > 0
+        assert rotated_ious(row[None], moved[None], least=iou)[0, 0] == iou
+
+
 def test_boxes_without_area_and_no_boxes_overlap_nothing():
     nothing = boxes((5, 5, 0, 0, 0), (5, 5, 9, 0, 0.3))
     assert rotated_ious(nothing, boxes((5, 5, 10, 10, 0), (5, 5, 0, 0, 0))).tolist() == [[0, 0], [0, 0]]

@@ -136,6 +136,17 @@ class TestInside:
             part = slice(start, start + count)
             assert torch.equal(inside_rboxes(points[part], rboxes[part]), whole[part, part])
 
+    @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+    def test_long_boxes_are_sharp_to_a_thousandth_of_a_pixel(self, dtype: torch.dtype) -> None:
+        """The cosine is rounded, and may not move the ends of the longest boxes."""
+        generator = torch.Generator().manual_seed(0)
+        for theta in (torch.rand(100, generator=generator, dtype=dtype) * PI - PI / 4).tolist():
+            cos, sin = math.cos(theta), math.sin(theta)
+            # On the long edge, near its end, a thousandth inside and outside.
+            ends = [(450 * cos - across * sin, 450 * sin + across * cos) for across in (4.999, -4.999, 5.001, -5.001)]
+            found = inside_rboxes(boxes(*ends, dtype=dtype), boxes((0, 0, 1000, 10, theta), dtype=dtype))
+            assert found.tolist() == [[True, True, False, False]]
+
     def test_leading_dimensions_are_kept_and_no_gradient_flows(self) -> None:
         rboxes = random_rboxes(6, seed=2).view(2, 3, 5).requires_grad_()
         found = inside_rboxes(torch.zeros(4, 2), rboxes)
@@ -213,6 +224,13 @@ class TestHellinger:
         expected = hellinger_distance(rboxes, targets)
         torch.testing.assert_close(hellinger_distance(turned, targets), expected, rtol=1e-12, atol=0)
         torch.testing.assert_close(hellinger_distance(targets, rboxes), expected, rtol=1e-12, atol=0)
+
+    def test_sides_of_a_thousandth_of_a_pixel_are_told_apart_and_a_ten_thousandth_is_the_least(self) -> None:
+        # Two boxes that differ in one side: (w - w')² / (2·w·w') is the excess.
+        found = hellinger_distance(boxes((0, 0, 1, 1e-3, 0)), boxes((0, 0, 1, 2e-3, 0)))
+        assert found.item() == pytest.approx(math.sqrt(1 - 1.25**-0.5), rel=1e-12)
+        found = hellinger_distance(boxes((0, 0, 1, 1e-5, 0)), boxes((0, 0, 1, 2e-4, 0)))
+        assert found.item() == pytest.approx(math.sqrt(1 - 1.25**-0.5), rel=1e-12)
 
     def test_sides_below_the_least_one_count_as_it_and_get_no_gradient(self) -> None:
         thin = boxes((0, 0, 5, MIN_SIDE / 2, 0.3), (0, 0, -3, -2, 0.3)).requires_grad_()

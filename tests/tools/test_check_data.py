@@ -68,7 +68,8 @@ def test_it_reads_a_config_with_options(call, folder, tmp_path):
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        (['nowhere'], 'does not exist'),
+        (['nowhere'], 'nowhere does not exist; give the folder of a data set, or a config file'),
+        (['nowhere', '--targets', 'masks'], 'nowhere does not exist; give the folder'),
         (['shapes', '--out', 'shapes/out'], 'inside the data set'),
         (['shapes', '--out', 'shapes/train/000000.jpg'], 'is a file'),
         (['shapes', '--cfg-options', 'image_size=64'], 'no options'),

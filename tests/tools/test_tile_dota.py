@@ -44,6 +44,8 @@ def test_what_is_wrong_ends_with_two_and_no_traceback(dota, call, tmp_path, caps
     assert call(dota, tmp_path / 'tiles', '--on-bad', 'skip_box') == 0
     assert call(dota, tmp_path / 'tiles', '--on-bad', 'skip_box') == 2
     assert 'is not empty' in capsys.readouterr().err
+    assert call(tmp_path / 'nowhere', tmp_path / 'other') == 2
+    assert 'nowhere is no folder; set the source to the folder of the data set' in capsys.readouterr().err
     assert call(dota, tmp_path / 'other', '--classes', 'ship', 'boat', '--size', '8') == 2
     assert 'size=8' in capsys.readouterr().err
 

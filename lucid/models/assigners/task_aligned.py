@@ -1,8 +1,7 @@
 """Task-aligned assignment.
 
 Shape suffixes: B images, M boxes per image (capacity), A anchors, C classes, K anchors picked per box,
-P picks per image (M · K); of an
-``Assignment`` P is the picks that a box may keep.
+P picks per image (M · K); of an ``Assignment`` P picks per box.
 """
 
 import math
@@ -114,12 +113,6 @@ class TaskAlignedAssigner:
             1, anchors_BMK.flatten(1), weight_BMK.flatten(1), 'amax'
         )
 
-        picks_BMP, kept_BMP = anchors_BMK, kept_BMK
-        if self.topk_final is not None:
-            # Kept ones first, in their order.
-            first_BMP = (~kept_BMK).byte().argsort(dim=-1, stable=True)[..., : self.topk_final]
-            picks_BMP, kept_BMP = anchors_BMK.gather(2, first_BMP), kept_BMK.gather(2, first_BMP)
-
         # One more row stands for the background.
         num_boxes = labels_BM.shape[1]
         foreground_BA = owner_BA < num_boxes
@@ -130,9 +123,17 @@ class TaskAlignedAssigner:
             labels_BA=F.pad(labels_BM, (0, 1), value=-1).gather(1, owner_BA),
             boxes_BA4=truth_BA4,
             weight_BA=weight_BA,
-            picks_BMP=picks_BMP,
-            kept_BMP=kept_BMP,
+            picks_BMP=anchors_BMK,
+            kept_BMP=kept_BMK,
         )
+
+    def narrowed(self, assignment: Assignment) -> Assignment:
+        """An assignment of this assigner with as many picks per box as it may keep, the kept ones first."""
+        if self.topk_final is None:
+            return assignment
+        picks_BMK, kept_BMK = assignment.picks_BMP, assignment.kept_BMP
+        first_BMP = (~kept_BMK).byte().argsort(dim=-1, stable=True)[..., : self.topk_final]
+        return assignment._replace(picks_BMP=picks_BMK.gather(2, first_BMP), kept_BMP=kept_BMK.gather(2, first_BMP))
 
     def _candidates(self, targets: Targets, grid: AnchorGrid, dtype: torch.dtype) -> Tensor:
         inside, boxes = (

@@ -18,6 +18,9 @@ LOSS_OF_TASK: Config = {
 }
 """The loss of a head whose config states none."""
 
+NUMBERS_OF_DATA = ('num_classes', 'num_keypoints')
+"""What all parts of a detector must agree about."""
+
 
 def check_options(num_classes: int | None, *, nms_score_threshold: float, nms_iou_threshold: float) -> None:
     """Raise ``ValueError`` for numbers of a detector's config that cannot be meant."""
@@ -46,9 +49,18 @@ def build_part(registry: Registry, config: Config, *, given: Config, optional: C
 
     Returns:
         The part.
+
+    Raises:
+        ValueError: The config states another number of classes or keypoints than it is given.
     """
     names = _arguments(registry, config)
     more = {name: value for name, value in (optional or {}).items() if name in names and value is not None}
+    for name, value in {**given, **more}.items():
+        if name in NUMBERS_OF_DATA and config.get(name, value) != value:
+            raise ValueError(
+                f'model.{name} is {value} and the config of {_name(config)} says {name}={config[name]}; '
+                'remove the second'
+            )
     return registry.build(dict(config), default_args={**given, **more})
 
 
@@ -86,9 +98,35 @@ def build_head(config: Config, *, given: Config, num_keypoints: int | None) -> A
 
 
 def build_loss(config: Config, *, task: str | None, given: Config, num_keypoints: int | None) -> Any:
-    """Build a loss; without a type it is the one of the head's task."""
+    """Build a loss; without a type it is the one of the head's task.
+
+    Args:
+        config: What a detector's config states.
+        task: Of the head.
+        given: Arguments that every loss takes.
+        num_keypoints: Of the head, for a loss that takes it.
+
+    Returns:
+        The loss.
+
+    Raises:
+        ValueError: It is the loss of another task, which would train a part of the head, or none, in silence.
+    """
     complete = {'type': default_loss(task), **config}
+    if problem := loss_problem(_name(complete), task):
+        raise ValueError(problem)
     return build_part(LOSSES, complete, given=given, optional={'num_keypoints': num_keypoints})
+
+
+def loss_problem(name: str, task: str | None) -> str | None:
+    """Why a loss cannot train a head of a task, with the remedy; None where it can, or is none of ``LOSS_OF_TASK``."""
+    others = {loss: other for other, loss in LOSS_OF_TASK.items() if task in LOSS_OF_TASK and other != task}
+    if name not in others:
+        return None
+    return (
+        f'model.loss.type={name!r} is the loss of the task {others[name]!r}, and the head predicts {task!r}; '
+        f'remove model.loss.type, which is then {default_loss(task)!r}, or change model.head.type'
+    )
 
 
 def default_loss(task: str | None) -> str:

@@ -57,6 +57,7 @@ def assign_branches(
     *,
     num_classes: int,
     assigners: Sequence[TaskAlignedAssigner],
+    picks: bool = False,
 ) -> Branches:
     """Decode the boxes of both branches and assign each branch from its own predictions.
 
@@ -66,6 +67,7 @@ def assign_branches(
         grid: where the anchors are.
         num_classes: the C that the logits must have.
         assigners: of the one-to-many and of the one-to-one branch.
+        picks: narrow the picks of each box to those that it may keep, for losses over picks.
 
     Returns:
         New tensors; gradients reach the outputs through ``logits_2`` and ``boxes_2BA4``.
@@ -89,6 +91,8 @@ def assign_branches(
         assigner.assign(logits_BAC, boxes_BA4, targets, grid)
         for assigner, logits_BAC, boxes_BA4 in zip(assigners, logits_2, boxes_2BA4, strict=True)
     ]
+    if picks:
+        pair = [assigner.narrowed(one) for assigner, one in zip(assigners, pair, strict=True)]
     weight_2BA = torch.stack([one.weight_BA for one in pair])
     return Branches(
         logits_2=logits_2,

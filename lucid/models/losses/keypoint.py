@@ -154,6 +154,7 @@ class KeypointLoss(nn.Module):
             grid,
             num_classes=self.num_classes,
             assigners=(self.assigner_o2m, self.assigner_o2o),
+            picks=True,
         )
         terms_2 = detection_terms(branches, grid, box_gain=self.box_gain, cls_gain=self.cls_gain, l1_gain=self.l1_gain)
         dtype = branches.boxes_2BA4.dtype

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 
 def mask_sum(
@@ -24,7 +23,7 @@ def mask_sum(
     The logits of all P would be P times as large as the masks in floating point, 1 GB for 16 images of 64 boxes and 10
     anchors on a grid of 160 x 160. One anchor of each box is computed at a time, and its gradient together with its
     value, so that what exists at once is a few times the masks and nothing of it is kept for the backward. There is no
-    second derivative.
+    second derivative: ``create_graph`` raises ``RuntimeError``.
 
     Args:
         coefficients_BMPK: floating dtype, that of the result.
@@ -93,8 +92,10 @@ class _MaskSum(Function):
         return total
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        # torch's own once_differentiable lets a graph of the whole loss pass, whose second derivative lacks this term.
+        if torch.is_grad_enabled():
+            raise RuntimeError('the mask loss has no second derivative; take its gradient without create_graph')
         coefficients_grad_BMPK, prototypes_grad_BKN = ctx.saved_tensors
         return grad * coefficients_grad_BMPK, grad * prototypes_grad_BKN, None, None, None
 

@@ -473,7 +473,8 @@ def test_a_region_may_be_given_as_an_object_and_nested_ones_take_turns(make: Mak
 def test_a_model_that_names_its_task_is_looked_up_under_it(make: Make, backend: str) -> None:
     model = Classifier(network=SmallNet())
     model.task = 'segment'
-    runner = make(capture={}, model=model, optim_wrapper={**PLAIN, 'accumulative_counts': 2})
+    capture = {'accumulation': {('segment', 'network'): 'eager'}}
+    runner = make(capture=capture, model=model, optim_wrapper={**PLAIN, 'accumulative_counts': 2})
     runner.train()
     routes = hook_of(runner).report.routes[0]
     assert (routes.replays, {reason.name for reason, _ in routes.eager}) == (0, {'ACCUMULATION'})

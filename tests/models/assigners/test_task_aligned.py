@@ -78,10 +78,14 @@ class TestAgainstTheReference:
             outputs, targets, grid = make_scene(seed, tied=tied, capacity=(8, 24)[seed % 2])
             outputs, targets, grid = to(device, outputs, targets, grid)
             logits, boxes = outputs.o2m_logits_BAC, decode_boxes(outputs.o2m_boxes_BA4, grid)
-            found = TaskAlignedAssigner(**BRANCHES[branch]).assign(logits, boxes, targets, grid)
+            assigner = TaskAlignedAssigner(**BRANCHES[branch])
+            found = assigner.assign(logits, boxes, targets, grid)
             positives = reference_assign(logits, boxes, targets, grid, **BRANCHES[branch])
             assert len(positives) > targets.valid_BM.sum() / 2
             assert_same(found, expected_assignment(positives, boxes))
+            narrow = assigner.narrowed(found)
+            assert narrow.picks_BMP.shape[2] == narrow.kept_BMP.shape[2] == {'o2m': 10, 'o2o': 1}[branch]
+            assert_picks(narrow)
 
     def test_a_larger_image_and_other_sizes_of_small_boxes(
         self, make_scene: Callable, reference_assign: Callable

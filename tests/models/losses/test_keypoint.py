@@ -228,8 +228,8 @@ class TestFlow:
             {
                 'type': 'YOLODetector',
                 'num_classes': 1,
-                'loss': {'type': 'KeypointLoss', 'num_keypoints': 17},
-                'head': {'type': 'DetectHead'},
+                'num_keypoints': 17,
+                'head': {'type': 'KeypointHead'},
             }
         )
         names = {name for name, _ in detector.named_parameters() if name.startswith('criterion.flow.')}

@@ -88,6 +88,40 @@ class TestMaskSum:
         assert found.isfinite()
         assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(found, leaves))
 
+    def test_what_is_not_kept_of_a_box_is_no_product_of_zero_and_an_infinite_prototype(self) -> None:
+        # The kept anchor is infinitely right about the one cell, which costs nothing.
+        coefficients, kept = torch.ones(1, 1, 2, 1), torch.tensor([[[True, False]]])
+        ones = torch.ones(1, 1, 1, 1)
+        found = mask_sum(coefficients, ones * float('inf'), ones > 0, torch.tensor([[[0.0, 0, 1, 1]]]), kept)
+        assert found.item() == 0
+
+    @pytest.mark.parametrize('with_others', [False, True])
+    def test_a_second_derivative_is_refused_and_two_first_ones_are_not(self, with_others: bool) -> None:
+        coefficients, prototypes, *rest = self.inputs()
+        leaves = [coefficients.requires_grad_(), prototypes.requires_grad_()]
+        found = mask_sum(*leaves, *rest) + with_others * coefficients.square().sum()
+        first, again = (torch.autograd.grad(found, leaves, retain_graph=True) for _ in range(2))
+        assert all(map(torch.equal, first, again))
+        with pytest.raises(RuntimeError, match='no second derivative; take its gradient without create_graph'):
+            torch.autograd.grad(found, leaves, create_graph=True)
+
+    @pytest.mark.parametrize('one', [0, 1])
+    def test_one_of_the_two_may_need_no_gradient(self, one: int) -> None:
+        coefficients, prototypes, *rest = self.inputs()
+        both = torch.autograd.grad(
+            mask_sum(*(leaves := [coefficients.requires_grad_(), prototypes.requires_grad_()]), *rest), leaves
+        )
+        leaves[1 - one].requires_grad_(False)
+        (alone,) = torch.autograd.grad(mask_sum(*leaves, *rest), leaves[one])
+        assert torch.equal(alone, both[one])
+
+    def test_a_wrong_logit_of_21_keeps_its_digits(self) -> None:
+        # softplus(21) - 21 is 7.6e-10, which a threshold of 20, torch's own, would lose.
+        logit, ones = torch.full((1, 1, 1, 1), 21.0, dtype=torch.float64), torch.ones(1, 1, 1, 1, dtype=torch.float64)
+        box = torch.tensor([[[0.0, 0, 1, 1]]], dtype=torch.float64)
+        found = mask_sum(logit, ones, ones < 0, box, torch.ones(1, 1, 1) > 0)
+        assert found.item() == pytest.approx(21 + math.log1p(math.exp(-21)), rel=1e-14)
+
     def test_huge_logits_have_the_gradient_of_their_side(self) -> None:
         ones = torch.ones(1, 1, 1, 1)
         for logit, slope in ((1e30, 0.0), (-1e30, -1.0)):
@@ -121,6 +155,13 @@ class TestSemantic:
         logits = torch.tensor([[[[math.log(3), -math.log(3)]]]], dtype=torch.float64)
         found = semantic_loss(logits, torch.tensor([[[[True, False]]]]))
         assert found.item() == pytest.approx(-math.log(3 / 4) + 1 - 2.5 / 3, rel=1e-12)
+
+    def test_a_wrong_logit_of_21_keeps_its_digits(self) -> None:
+        logits = torch.full((1, 1, 1, 1), 21.0, dtype=torch.float64)
+        p = 1 / (1 + math.exp(-21))
+        dice = 1 - 1 / (p + 1)
+        found = semantic_loss(logits, torch.zeros(1, 1, 1, 1, dtype=torch.bool))
+        assert found.item() == pytest.approx(21 + math.log1p(math.exp(-21)) + dice, rel=1e-14)
 
     def test_dice_is_taken_of_each_class_and_then_averaged(self) -> None:
         # No class is covered or predicted but one, which is covered and predicted by nobody: 0, 0 and 1 - 1 / (8 + 1).

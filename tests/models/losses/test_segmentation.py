@@ -154,6 +154,23 @@ class TestSemantic:
         assert whole.keys() - found.keys() == {'loss_semantic', 'semantic'}
         assert all(torch.equal(value, whole[name]) for name, value in found.items())
 
+    @pytest.mark.parametrize('cells', [1, 2, 4])
+    def test_a_cell_of_the_map_may_be_any_whole_number_of_cells_of_the_masks(
+        self, cells: int, task_scene: Callable
+    ) -> None:
+        scene = task_scene('segment', 0)
+        side = 16 // cells
+        logits = torch.randn(3, 3, side, side, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        found, _ = scene._replace(outputs=scene.outputs._replace(semantic_BCHW=logits)).run()
+        truth = torch.zeros_like(logits)
+        for image, slot in scene.targets.valid_BM.nonzero().tolist():
+            for y, x in scene.targets.masks_BMHW[image, slot].nonzero().tolist():
+                truth[image, scene.targets.labels_BM[image, slot], y // cells, x // cells] = 1
+        p = logits.sigmoid()
+        dice = 1 - (2 * (p * truth).sum((2, 3)) + 1) / ((p + truth).sum((2, 3)) + 1)
+        expected = F.binary_cross_entropy_with_logits(logits, truth) + dice.mean()
+        torch.testing.assert_close(found['semantic'], 0.5 * expected, rtol=1e-12, atol=0)
+
 
 class TestShapes:
     def test_masks_of_another_size_than_the_prototypes_are_refused_with_both_sizes(self, task_scene: Callable) -> None:
@@ -166,6 +183,12 @@ class TestShapes:
         scene = task_scene('segment', 0)
         outputs = scene.outputs._replace(semantic_BCHW=scene.outputs.semantic_BCHW[..., :7])
         with pytest.raises(ValueError, match=r'semantic map has \(8, 7\)'):
+            scene.loss(outputs, scene.targets, scene.grid)
+
+    def test_a_semantic_map_whose_cells_are_no_squares_is_refused(self, task_scene: Callable) -> None:
+        scene = task_scene('segment', 0)
+        outputs = scene.outputs._replace(semantic_BCHW=scene.outputs.semantic_BCHW[..., :4])
+        with pytest.raises(ValueError, match=r'semantic map has \(8, 4\)'):
             scene.loss(outputs, scene.targets, scene.grid)
 
     def test_the_missing_masks_are_asked_of_the_loader_too(self, task_scene: Callable) -> None:
