@@ -1,15 +1,18 @@
 """Drawing a batch of pictures on a device: each pixel looks up the one layer that it shows.
 
 A pixel belongs to one layer per pass, so that each is computed once however many images overlap: four taps of three
-channels out of one flat buffer, at 8 bits. Images are drawn in groups, which bounds what lies in between.
+channels out of one flat buffer, at 8 bits. Images are drawn in groups, which bounds what lies in between. On a card
+``kernels`` does the same, bit for bit, without anything in between; the operators here say what, and run elsewhere.
 
 Shape suffixes: G images of a group, L layers, S slots, N = G * H * W pixels, C images that change their colours.
 """
 
+import importlib
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,8 +58,9 @@ def render(batch: PictureBatch, images: Sequence[Tensor]) -> Tensor:
     Returns:
         uint8 (B, H, W, 3), RGB. Beside what the host draws, a pixel differs by rounding: in single precision here.
     """
-    drawn = torch.empty(batch.shape, dtype=torch.uint8, device=batch.slot_sizes_S2.device)
-    for start, end in pairwise(_groups(batch)):
+    device = batch.slot_sizes_S2.device
+    drawn, kernels = torch.empty(batch.shape, dtype=torch.uint8, device=device), fused_kernels(device)
+    for start, end in pairwise(_groups(batch, pixels=None if kernels else GROUP_PIXELS)):
         first, last = batch.first_slots[start], batch.first_slots[end]
         source = _Source(*_buffer(batch, images, first, last), first)
         for number, one in enumerate(batch.passes):
@@ -64,13 +68,20 @@ def render(batch: PictureBatch, images: Sequence[Tensor]) -> Tensor:
             rows = one.rows[part]
             if not rows:
                 continue
-            canvas = _draw_layers(one, part, source, batch.size)
+            canvas = _draw_layers(one, part, source, batch.size, kernels)
             for change in one.own:
-                _recolor(canvas, rows, change)
+                _recolor(canvas, rows, change, kernels)
             _put(drawn, rows, _join(_take(drawn, rows), canvas, one, part) if number else canvas)
             for change in one.colors:
-                _recolor(drawn[start:end], range(start, end), change)
+                _recolor(drawn[start:end], range(start, end), change, kernels)
     return drawn
+
+
+def fused_kernels(device: torch.device) -> Any:
+    """The module ``kernels`` for a card where Triton is installed; else None."""
+    if device.type != 'cuda' or find_spec('triton') is None:
+        return None
+    return importlib.import_module('lucid.models.data_preprocessors.kernels')
 
 
 class _Source(NamedTuple):
@@ -86,14 +97,14 @@ class _Source(NamedTuple):
     first_slot: int
 
 
-def _groups(batch: PictureBatch) -> list[int]:
-    """Where each group of images begins, and the end of the last."""
+def _groups(batch: PictureBatch, *, pixels: int | None) -> list[int]:
+    """Where each group of images begins, and the end of the last; ``pixels`` are the most of its canvases."""
     height, width = batch.size
     starts, num_bytes = [0], 0
     for image, (first, last) in enumerate(pairwise(batch.first_slots)):
         own = sum(3 * slot.size[0] * slot.size[1] for slot in batch.slots[first:last])
-        pixels = (image + 1 - starts[-1]) * height * width
-        if image > starts[-1] and (pixels > GROUP_PIXELS or num_bytes + own > GROUP_BYTES):
+        drawn = (image + 1 - starts[-1]) * height * width
+        if image > starts[-1] and ((pixels is not None and drawn > pixels) or num_bytes + own > GROUP_BYTES):
             starts.append(image)
             num_bytes = 0
         num_bytes += own
@@ -114,12 +125,19 @@ def _buffer(batch: PictureBatch, images: Sequence[Tensor], first: int, last: int
     return flat, torch.stack([begins_S, sizes_S2[:, 0], sizes_S2[:, 1]], dim=1).to(torch.int32)
 
 
-def _draw_layers(one: PassBatch, part: slice, source: _Source, size: tuple[int, int]) -> Tensor:
+def _draw_layers(one: PassBatch, part: slice, source: _Source, size: tuple[int, int], kernels: Any) -> Tensor:
     """The layers of some images, each on a canvas of its own, uint8 (G, H, W, 3)."""
     height, width = size
     maps_GL6, boxes_GL4 = one.maps_RL23[part].flatten(2), one.boxes_RL4[part]
+    crops_GL4 = None if one.crops_RL4 is None else one.crops_RL4[part]
     num_images, num_layers = boxes_GL4.shape[:2]
     device = boxes_GL4.device
+    # What shows no layer shows the grey pixel: the first of the buffer's images.
+    slots_GL = torch.where(one.slots_RL[part] > 0, one.slots_RL[part] - source.first_slot, 0)
+    if kernels is not None:
+        canvas = torch.empty((num_images, height, width, 3), dtype=torch.uint8, device=device)
+        kernels.draw_layers(canvas, source.flat, source.slots_S3, slots_GL, maps_GL6, boxes_GL4, crops_GL4, fill=GREY)
+        return canvas
     x_W, y_H = torch.arange(width, device=device), torch.arange(height, device=device)
     xs_W, ys_H1 = x_W.float(), y_H.float()[:, None]
     # Which layer a pixel shows, 0 is none; the later layer lies over the earlier.
@@ -127,11 +145,9 @@ def _draw_layers(one: PassBatch, part: slice, source: _Source, size: tuple[int, 
     for layer in range(num_layers):
         x1, y1, x2, y2 = boxes_GL4[:, layer, :, None].unbind(1)
         inside = ((y_H >= y1) & (y_H < y2))[:, :, None] & ((x_W >= x1) & (x_W < x2))[:, None, :]
-        if one.crops_RL4 is not None:
-            inside &= _inside(maps_GL6[:, layer], one.crops_RL4[part][:, layer], xs_W, ys_H1)
+        if crops_GL4 is not None:
+            inside &= _inside(maps_GL6[:, layer], crops_GL4[:, layer], xs_W, ys_H1)
         shown.masked_fill_(inside, layer + 1)
-    # What shows no layer shows the grey pixel: the first of the buffer's images.
-    slots_GL = torch.where(one.slots_RL[part] > 0, one.slots_RL[part] - source.first_slot, 0)
     geometry_X3 = source.slots_S3[pad(slots_GL, (1, 0))].flatten(0, 1)
     maps_X6 = pad(maps_GL6, (0, 0, 1, 0)).flatten(0, 1)
     shown += torch.arange(num_images, device=device, dtype=torch.int32)[:, None, None] * (num_layers + 1)
@@ -206,24 +222,34 @@ def _unpacked(bits: Tensor, width: int) -> Tensor:
     return ((bits[..., None] >> shifts) & 1).flatten(1)[:, :width].bool()
 
 
-def _recolor(images: Tensor, rows: Sequence[int], change: Recoloring) -> None:
+def _recolor(images: Tensor, rows: Sequence[int], change: Recoloring, kernels: Any) -> None:
     """Change the colours of those of some images, in place, that a change names."""
     part = slice(bisect_left(change.rows, rows[0]), bisect_left(change.rows, rows[-1] + 1))
     places = [bisect_left(rows, row) for row in change.rows[part]]
-    if places:
-        _put(images, places, recolor(_take(images, places), change.tables_C2563[part]))
+    tables_C2563 = change.tables_C2563[part]
+    for first, start, end in _runs(places):
+        run, tables = images[first : first + end - start], tables_C2563[start:end]
+        if kernels is not None:
+            kernels.recolor(run, tables)
+        else:
+            run.copy_(recolor(run, tables))
+
+
+def _runs(places: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Of ascending places, those that are neighbours: the first of each run, and which of ``places`` it is, from to."""
+    start = 0
+    for end in range(1, len(places) + 1):
+        if end == len(places) or places[end] != places[end - 1] + 1:
+            yield places[start], start, end
+            start = end
 
 
 def _take(images: Tensor, places: Sequence[int]) -> Tensor:
     """Some images, ascending: a view of them where they are neighbours. An index would be made on the host."""
-    first, last = places[0], places[-1] + 1
-    return images[first:last] if last - first == len(places) else torch.stack([images[place] for place in places])
+    runs = [images[first : first + end - start] for first, start, end in _runs(places)]
+    return runs[0] if len(runs) == 1 else torch.cat(runs)
 
 
 def _put(images: Tensor, places: Sequence[int], values: Tensor) -> None:
-    first, last = places[0], places[-1] + 1
-    if last - first == len(places):
-        images[first:last].copy_(values)
-    else:
-        for place, value in zip(places, values, strict=True):
-            images[place].copy_(value)
+    for first, start, end in _runs(places):
+        images[first : first + end - start].copy_(values[start:end])
