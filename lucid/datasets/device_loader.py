@@ -5,11 +5,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from lucid.datasets.collate import detection_collate
 from lucid.datasets.detection import DetectionDataset
+from lucid.datasets.file_reader import FileReader
 from lucid.datasets.packing import Packer
+from lucid.datasets.parcel import Parcel
 from lucid.structures.image_pool import ImagePool
 
 
@@ -49,9 +51,15 @@ class DeviceLoader(DataLoader):
             raise ValueError(
                 "device_images needs collate_fn=dict(type='detection_collate'); set it, or no device_images"
             )
-        self.pool = ImagePool(len(dataset), budget_mb=pool_mb, read=dataset.read_image)
-        packer = Packer(self.pool.resident, jpeg=jpeg)
-        super().__init__(dataset, collate_fn=partial(collate_fn, draw=packer), **options)
+        files = FileReader() if jpeg else None
+        self.pool = ImagePool(
+            len(dataset),
+            budget_mb=pool_mb,
+            read=dataset.read_image,
+            content=None if files is None else partial(_content, dataset, files),
+        )
+        packer = Packer(self.pool.resident, files=files)
+        super().__init__(dataset, collate_fn=_Posting(partial(collate_fn, draw=packer)), **options)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         return map(self._with_pool, super().__iter__())
@@ -59,3 +67,22 @@ class DeviceLoader(DataLoader):
     def _with_pool(self, batch: dict[str, Any]) -> dict[str, Any]:
         self.pool.counts.update(batch['inputs'].counts)
         return {**batch, 'inputs': replace(batch['inputs'], pool=self.pool)}
+
+
+def _content(dataset: DetectionDataset, files: FileReader, place: int) -> bytes | None:
+    """The file of an image that the device can decode; None where it cannot."""
+    source = dataset.read(place).picture.source
+    assert source is not None, 'an image that no transform has touched is its file'
+    (content,) = files.read([source])
+    return None if content is None or files.obstacle(place, content, source.size) else content
+
+
+class _Posting:
+    """A collate function whose batches leave a worker as parcels."""
+
+    def __init__(self, collate: Callable[..., Any]) -> None:
+        self.collate = collate
+
+    def __call__(self, samples: Any) -> Any:
+        batch = self.collate(samples)
+        return batch if get_worker_info() is None else Parcel(batch)

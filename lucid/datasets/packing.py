@@ -3,27 +3,24 @@
 Shape suffixes: R images of a pass, L layers of an image.
 """
 
-import io
-from collections import Counter
+import itertools
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import PIL.Image
 import torch
 from torch import Tensor
 
+from lucid.datasets.cargo import Cargo
 from lucid.datasets.colors import hsv_table
 from lucid.datasets.drawing import shown_box
-from lucid.datasets.images import ENDS, ORIENTATION, ImageStore
-from lucid.datasets.layers import HSVParameters, Layer, Pass, Size, Source
+from lucid.datasets.file_reader import FileReader
+from lucid.datasets.layers import HSVParameters, Layer, Pass, Size
 from lucid.datasets.picture import Picture
 from lucid.datasets.sample import Sample
 from lucid.structures.affine import keeps_axes, translation
 from lucid.structures.masks import fill_rings
-from lucid.structures.pictures import PassBatch, PictureBatch, Recoloring, Slot
+from lucid.structures.pictures import PassBatch, PictureBatch, Recoloring
 
 NOWHERE = (0, 0, 0, 0)
 EVERYWHERE = (-np.inf, -np.inf, np.inf, np.inf)
@@ -42,13 +39,12 @@ class Packer:
 
     Args:
         resident: uint8 by index of the data set, which images the device has; those are not sent.
-        jpeg: Whether the device decodes JPEG files; else all images are decoded here.
+        files: Reads JPEG files for the device to decode; None where it decodes none, and all images are decoded here.
     """
 
-    def __init__(self, resident: Tensor, *, jpeg: bool) -> None:
+    def __init__(self, resident: Tensor, *, files: FileReader | None) -> None:
         self.resident = resident
-        self.jpeg = jpeg
-        self._readable: dict[int, str] = {}
+        self.files = files
 
     def __call__(self, samples: Sequence[Sample]) -> PictureBatch:
         """Pack the pictures of samples, in place of drawing them."""
@@ -67,13 +63,17 @@ class Packer:
         Raises:
             ImageError: A file that the device cannot decode cannot be read here either.
         """
-        content = _Content(self)
         height, width = size = pictures[0].size
+        seen = [[_seen(one, size) for one in picture.passes] for picture in pictures]
+        cargo = Cargo(
+            [layer for layers in seen for part in layers for layer in part], resident=self.resident, files=self.files
+        )
         placed: list[list[list[_Placed]]] = []
         first_slots = [0]
-        for picture in pictures:
-            placed.append([[content.place(layer, size) for layer in _seen(one, size)] for one in picture.passes])
-            first_slots.append(len(content.slots))
+        numbers = itertools.count()
+        for layers in seen:
+            placed.append([[_Placed(layer, next(numbers), layer.crop is None) for layer in part] for part in layers])
+            first_slots.append(first_slots[-1] + sum(map(len, layers)))
         most = max(len(picture.passes) for picture in pictures)
         passes = []
         for number in range(most):
@@ -83,79 +83,15 @@ class Packer:
         return PictureBatch(
             size=(height, width),
             passes=tuple(passes),
-            slots=tuple(content.slots),
+            slots=tuple(cargo.slots),
             first_slots=tuple(first_slots),
             slot_sizes_S2=torch.tensor(
-                [[side + 2 * slot.fades for side in slot.size] for slot in content.slots], dtype=torch.int64
+                [[side + 2 * slot.fades for side in slot.size] for slot in cargo.slots], dtype=torch.int64
             ).reshape(-1, 2),
-            content_D=content.joined(),
+            content_D=cargo.joined(),
             keys=tuple(keys),
-            counts=content.counts,
+            counts=cargo.counts,
         )
-
-    def readable(self, place: int, content: bytes, size: Size) -> str:
-        """What the device cannot decode of a file: its ``format``, ``colors``, ``turned`` or ``broken``; '' is none."""
-        if place not in self._readable:
-            self._readable[place] = _obstacle(content, size)
-        return self._readable[place]
-
-
-class _Content:
-    """The slots of a batch and the bytes that are sent with them."""
-
-    def __init__(self, packer: Packer) -> None:
-        self.packer = packer
-        self.slots: list[Slot] = []
-        self.counts: Counter[str] = Counter()
-        self._parts: list[np.ndarray] = []
-        self._length = 0
-        self._sent: set[int] = set()
-
-    def place(self, layer: Layer, size: Size) -> _Placed:
-        """Give a layer a slot of its own."""
-        source, fades = layer.source, layer.crop is None
-        place = source.place if source.pixels is None else -1
-        if place >= 0 and (place in self._sent or self.packer.resident[place]):
-            slot = Slot(place, source.size, 'kept', fades=fades)
-        else:
-            kind, part = self._read(source, place)
-            slot = Slot(place, source.size, kind, self._length, len(part), fades)
-            self._parts.append(part)
-            self._length += len(part)
-            if place >= 0:
-                self._sent.add(place)
-        self.slots.append(slot)
-        return _Placed(layer, len(self.slots) - 1, fades)
-
-    def joined(self) -> Tensor:
-        """All bytes, one after the other."""
-        return torch.from_numpy(np.concatenate([np.zeros(0, np.uint8), *self._parts]))
-
-    def _read(self, source: Source, place: int) -> tuple[str, np.ndarray]:
-        store = source.reader
-        if place < 0:
-            self.counts['drawn'] += 1
-        elif self.packer.jpeg and isinstance(store, ImageStore) and (path := Path(str(store.files[place]))).is_file():
-            content = path.read_bytes()
-            obstacle = self.packer.readable(place, content, source.size)
-            self.counts[obstacle or 'jpeg'] += 1
-            if not obstacle:
-                return 'jpeg', np.frombuffer(content, np.uint8)
-        return 'pixels', np.ascontiguousarray(source.read()).reshape(-1)
-
-
-def _obstacle(content: bytes, size: Size) -> str:
-    try:
-        with PIL.Image.open(io.BytesIO(content)) as header:
-            if header.format != 'JPEG':
-                return 'format'
-            if header.mode not in ('RGB', 'L'):
-                return 'colors'
-            if header.size[::-1] != size or header.getexif().get(ORIENTATION, 1) != 1:
-                return 'turned'
-    except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError):
-        return 'broken'
-    return '' if content.endswith(ENDS['JPEG']) else 'broken'
 
 
 def _seen(one: Pass, size: Size) -> list[Layer]:
@@ -202,7 +138,7 @@ def _pass(rows: Sequence[int], given: Sequence[Pass], placed: Sequence[Sequence[
 def _recolorings(rows: Sequence[int], changes: Sequence[Sequence[HSVParameters]]) -> tuple[Recoloring, ...]:
     """The first change of every image that has one, then the second, and so on."""
     turns: list[Recoloring] = []
-    for turn in zip_longest(*changes):
+    for turn in itertools.zip_longest(*changes):
         found: Mapping[int, HSVParameters] = {row: one for row, one in zip(rows, turn, strict=True) if one is not None}
         tables = torch.from_numpy(np.stack([hsv_table(one) for one in found.values()]))
         turns.append(Recoloring(tuple(found), tables))

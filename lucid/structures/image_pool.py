@@ -18,17 +18,26 @@ class ImagePool:
 
     Attributes: ``counts``, how often an image was found, decoded in which way, and dropped; ``resident``, uint8 by
     index of the data set, 1 where the pool has it, in memory that workers share. A worker may read it a little late:
-    then an image is sent once more, or must be read by ``read``.
+    then an image is sent once more, or must be had by ``content`` or ``read``.
 
     Args:
         num_images: Of the data set.
         budget_mb: Megabytes of pixels; 0 keeps nothing.
         read: Reads the image of an index on the host, uint8 (H, W, 3), RGB.
+        content: Gives the bytes of its file where the device can decode it, else None; without, it decodes none.
     """
 
-    def __init__(self, num_images: int, *, budget_mb: int, read: Callable[[int], Any]) -> None:
+    def __init__(
+        self,
+        num_images: int,
+        *,
+        budget_mb: int,
+        read: Callable[[int], Any],
+        content: Callable[[int], bytes | None] | None = None,
+    ) -> None:
         self.budget = budget_mb * MEGA
         self.read = read
+        self._content = content
         self.resident = torch.zeros(num_images, dtype=torch.uint8)
         self.resident.share_memory_()  # type: ignore[no-untyped-call]
         self.counts: Counter[str] = Counter()
@@ -38,6 +47,10 @@ class ImagePool:
     def __len__(self) -> int:
         """Images that it has."""
         return len(self._images)
+
+    def content(self, place: int) -> bytes | None:
+        """The file of an image that the device can decode, else None."""
+        return None if self._content is None else self._content(place)
 
     def get(self, place: int) -> Tensor | None:
         """An image (3, H, W), uint8, not to be written to; None where it is not there."""

@@ -108,11 +108,12 @@ class PictureBatch:
         return torch.Size((len(self.keys), *self.size, 3))
 
     def pin_memory(self) -> 'PictureBatch':
-        """The same in pinned memory; torch's loader calls it."""
-        return self._mapped(lambda tensor: tensor.pin_memory())
+        """The same in pinned memory; torch's loader calls it. Files alone stay: decoders read them on the host."""
+        copied = any(slot.kind == 'pixels' for slot in self.slots)
+        return self._mapped(lambda tensor: tensor.pin_memory(), but=() if copied else ('content_D',))
 
     def to(self, device: torch.device, *, non_blocking: bool = False) -> 'PictureBatch':
-        """The same with all that is drawn with on a device; ``content_D`` stays: decoders read it on the host."""
+        """The same with all that is drawn with on a device; ``content_D`` stays."""
         return self._mapped(lambda tensor: tensor.to(device, non_blocking=non_blocking), but=('content_D',))
 
     def _mapped(self, change: Callable[[Tensor], Tensor], *, but: Sequence[str] = ()) -> 'PictureBatch':

@@ -6,6 +6,7 @@ import PIL.Image
 import pytest
 import torch
 
+from lucid.datasets.file_reader import FileReader
 from lucid.datasets.images import ImageError, ImageStore
 from lucid.datasets.layers import HSVParameters, Source
 from lucid.datasets.packing import Packer
@@ -53,7 +54,7 @@ def sent(batch, number):
 
 def test_what_the_device_cannot_decode_is_decoded_here_and_counted(store):
     store, kinds = store
-    packer = Packer(torch.zeros(len(kinds), dtype=torch.uint8), jpeg=True)
+    packer = Packer(torch.zeros(len(kinds), dtype=torch.uint8), files=FileReader())
     batch = packer.pack([picture(store, place) for place in range(len(kinds))], range(len(kinds)))
     assert batch.counts == {'jpeg': 3, 'format': 1, 'colors': 1, 'turned': 1, 'broken': 1}
     for place, kind in enumerate(kinds):
@@ -64,7 +65,7 @@ def test_what_the_device_cannot_decode_is_decoded_here_and_counted(store):
         else:
             np.testing.assert_array_equal(sent(batch, place).reshape(*SIZE, 3), store.read(place))
     # Without a decoder there, all are decoded here.
-    here = Packer(packer.resident, jpeg=False).pack([picture(store, 0)], [0])
+    here = Packer(packer.resident, files=None).pack([picture(store, 0)], [0])
     assert here.slots[0].kind == 'pixels'
     np.testing.assert_array_equal(sent(here, 0).reshape(*SIZE, 3), store.read(0))
 
@@ -76,7 +77,7 @@ def test_a_truncated_file_stops_packing_with_its_name(store):
         content = file.read()
     with open(path, 'wb') as file:
         file.write(content[:-20])
-    packer = Packer(torch.zeros(len(kinds), dtype=torch.uint8), jpeg=True)
+    packer = Packer(torch.zeros(len(kinds), dtype=torch.uint8), files=FileReader())
     with pytest.raises(ImageError, match=r'plain\.jpg.*truncated'):
         packer.pack([picture(store, 0)], [0])
 
@@ -86,7 +87,7 @@ def test_an_image_is_sent_once_and_not_at_all_where_it_is_resident_or_unseen(sto
     resident = torch.zeros(len(kinds), dtype=torch.uint8)
     resident[1] = 1
     outside = Picture.collage([picture(store, 2).warped(translation(100, 0), SIZE), picture(store, 3)])
-    batch = Packer(resident, jpeg=True).pack(
+    batch = Packer(resident, files=FileReader()).pack(
         [picture(store, 0), picture(store, 1), picture(store, 0), outside], range(4)
     )
     assert [(slot.place, slot.kind) for slot in batch.slots] == [(0, 'jpeg'), (1, 'kept'), (0, 'kept'), (3, 'pixels')]
@@ -98,7 +99,7 @@ def test_an_image_is_sent_once_and_not_at_all_where_it_is_resident_or_unseen(sto
 def test_pixels_that_a_picture_had_drawn_are_sent_and_counted(store):
     store, kinds = store
     drawn = picture(store, 0).recolored(HSVParameters(0.1, 0.5, 0.5)).warped(translation(0.5, 0), SIZE)
-    batch = Packer(torch.ones(len(kinds), dtype=torch.uint8), jpeg=True).pack([drawn], [0])
+    batch = Packer(torch.ones(len(kinds), dtype=torch.uint8), files=FileReader()).pack([drawn], [0])
     assert [(slot.place, slot.kind) for slot in batch.slots] == [(-1, 'pixels')]
     assert batch.counts == {'drawn': 1}
 
@@ -108,7 +109,7 @@ def test_a_batch_is_pinned_and_moved_without_its_files(store, monkeypatch):
     colors = HSVParameters(0.1, 0.5, 0.5)
     ring = np.array([[3, 4], [25, 2], [9, 17]], np.float32)
     whole = picture(store, 0).pasted(picture(store, 1).recolored(colors), [ring]).recolored(colors)
-    batch = Packer(torch.zeros(len(kinds), dtype=torch.uint8), jpeg=True).pack([whole], [0])
+    batch = Packer(torch.zeros(len(kinds), dtype=torch.uint8), files=FileReader()).pack([whole], [0])
     moved = batch.to(torch.device('meta'))
     tensors = [
         part
@@ -122,6 +123,9 @@ def test_a_batch_is_pinned_and_moved_without_its_files(store, monkeypatch):
     assert moved.content_D is batch.content_D
     monkeypatch.setattr(torch.Tensor, 'pin_memory', lambda tensor: tensor.clone())
     pinned = batch.pin_memory()
-    assert torch.equal(pinned.content_D, batch.content_D)
-    assert pinned.content_D is not batch.content_D
+    assert pinned.content_D is batch.content_D  # files alone, which a decoder reads on the host
     assert pinned.passes[1].masks is not batch.passes[1].masks
+    pixels = Packer(torch.zeros(len(kinds), dtype=torch.uint8), files=None).pack([whole], [0])
+    copied = pixels.pin_memory().content_D
+    assert copied is not pixels.content_D
+    assert torch.equal(copied, pixels.content_D)

@@ -39,7 +39,7 @@ def kernels(device, monkeypatch):
 def draw(pictures, device, kernels, monkeypatch):
     monkeypatch.setattr(drawing, 'fused_kernels', lambda _: kernels)
     pool = ImagePool(100, budget_mb=0, read=lambda index: pytest.fail('all is sent'))
-    batch = Packer(pool.resident, jpeg=False).pack(pictures, range(len(pictures)))
+    batch = Packer(pool.resident, files=None).pack(pictures, range(len(pictures)))
     return drawing.draw_pictures(batch, pool, device).cpu()
 
 

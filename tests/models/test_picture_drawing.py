@@ -28,7 +28,7 @@ PIPELINE = [
 def draw(pictures, device, **changes):
     """Drawn on a device from pixels that the host sends."""
     pool = ImagePool(100, budget_mb=0, read=lambda index: pytest.fail('all is sent'))
-    batch = Packer(pool.resident, jpeg=False).pack(pictures, range(len(pictures)))
+    batch = Packer(pool.resident, files=None).pack(pictures, range(len(pictures)))
     for name, change in changes.items():
         first = batch.passes[0]
         batch = batch.__class__(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lucid.models.data_preprocessors.checks import check_boxes, check_images, check_kinds, keep_kinds, name_images
 from lucid.models.data_preprocessors.drawing import draw_pictures
+from lucid.models.data_preprocessors.overlap import SideStreams
 from lucid.registry import MODELS
 from lucid.structures import PackedTargets, Targets
 from lucid.structures.pictures import PictureBatch
@@ -66,10 +67,10 @@ class DetDataPreprocessor(BaseDataPreprocessor):
         self.num_keypoints = num_keypoints
         self.size_divisor = size_divisor
         self.channels_last = channels_last
-        self._stream: torch.cuda.Stream | None = None  # images in the pool are made and read on it alone
+        self._streams: SideStreams | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, '_stream': None}
+        return {**self.__dict__, '_streams': None}
 
     def forward(self, data: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
         """A batch ready for ``YOLODetector.forward``.
@@ -111,15 +112,9 @@ class DetDataPreprocessor(BaseDataPreprocessor):
         assert pictures.pool is not None, 'the loader says where decoded images are kept'
         if self.device.type != 'cuda':
             return draw_pictures(pictures, pictures.pool, self.device)
-        if self._stream is None:
-            self._stream = torch.cuda.Stream(self.device)
-        with torch.cuda.stream(self._stream):
-            drawn = draw_pictures(pictures, pictures.pool, self.device)
-        main = torch.cuda.current_stream(self.device)
-        main.wait_stream(self._stream)
-        # Allocated by the side stream, read by the main one: without this its memory could be given away too early.
-        drawn.record_stream(main)
-        return drawn
+        if self._streams is None or self._streams.device != self.device:
+            self._streams = SideStreams(self.device)
+        return self._streams.draw(pictures)
 
     def _choose_capacity(self, counts: Sequence[int], files: Sequence[str]) -> int:
         most = max(counts)

@@ -30,13 +30,16 @@ GROUP_BYTES = 2**29
 """Of a group, at most: pixels of its canvases, and bytes of what it is drawn from, unless it is one image."""
 
 
-def draw_pictures(batch: PictureBatch, pool: ImagePool, device: torch.device) -> Tensor:
+def draw_pictures(
+    batch: PictureBatch, pool: ImagePool, device: torch.device, *, decoding: torch.cuda.Stream | None = None
+) -> Tensor:
     """Draw a batch as it comes from the loader: move it, fetch what it shows, draw.
 
     Args:
         batch: On the host, pinned where that should not wait.
         pool: Of images on the device.
-        device: Where it is drawn.
+        device: Where it is drawn, on the current stream.
+        decoding: See ``fetch_images``.
 
     Returns:
         uint8 (B, H, W, 3), RGB, fresh.
@@ -45,7 +48,7 @@ def draw_pictures(batch: PictureBatch, pool: ImagePool, device: torch.device) ->
         ImageError: A ValueError: a file that cannot be read, by name.
     """
     moved = batch.to(device, non_blocking=True)
-    return render(moved, fetch_images(batch, pool, device))
+    return render(moved, fetch_images(batch, pool, device, decoding=decoding))
 
 
 def render(batch: PictureBatch, images: Sequence[Tensor]) -> Tensor:
