@@ -75,7 +75,17 @@ ANYWHERE: tuple[Registry, ...] = tuple(value for value in vars(own).values() if 
 # a misspelt one would run beside the hook that it meant to replace.
 DEFAULT_HOOKS = (
     *('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint'),
-    *('ema', 'branch_weight', 'early_stopping', 'pictures', 'figures', 'curves', 'progress', 'environment'),
+    *(
+        'ema',
+        'branch_weight',
+        'early_stopping',
+        'pictures',
+        'figures',
+        'curves',
+        'progress',
+        'environment',
+        'device_images',
+    ),
 )
 
 
