@@ -79,6 +79,20 @@ def test_targets_are_those_of_the_host_bit_for_bit_and_images_to_rounding(make, 
     assert not equal(drawn[:3], drawn[3:])
 
 
+def test_targets_of_all_kinds_are_those_of_the_host_bit_for_bit(make, device):
+    dataset = make(targets=('boxes', 'masks', 'rboxes', 'keypoints'), split='kinds')
+    collate = partial(detection_collate, masks=True)
+    drawn, usual = (
+        batches(kind(dataset, collate_fn=collate, batch_size=6, sampler=EpochSampler(dataset, seed=0)), device)
+        for kind in (DeviceLoader, DataLoader)
+    )
+    for (_, ours), (_, theirs) in zip(drawn, usual, strict=True):
+        assert all(kind is not None for kind in ours['targets'])
+        assert all(map(torch.equal, ours['targets'], theirs['targets']))
+        assert ours['targets'].masks_BMHW.any()
+        assert ours['targets'].keypoints_BMJ3[..., 2].any()
+
+
 def test_the_number_of_workers_changes_nothing(make, device):
     alone = batches(loader(make()), device, epochs=(0, 1))
     assert equal(alone, batches(loader(make(), num_workers=1), device, epochs=(0, 1)))
