@@ -1,5 +1,7 @@
 """Changes of hue, saturation and value on 8 bits per channel."""
 
+from collections.abc import Sequence
+
 import cv2
 import numpy as np
 
@@ -14,15 +16,19 @@ LEVELS = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], 3, axis=2)
 
 def hsv_table(parameters: HSVParameters) -> Image:
     """What becomes of each level of hue, saturation and value, uint8 (256, 3); hue wraps around."""
+    table: Image = hsv_tables([parameters])[0]
+    return table
+
+
+def hsv_tables(changes: Sequence[HSVParameters]) -> Image:
+    """The tables (C, 256, 3) of C changes."""
+    hue_C1, saturation_C1, value_C1 = np.array(changes, np.float64).T[..., None]
     levels = np.arange(256)
-    return np.stack(
-        [
-            np.round(levels + parameters.hue * 256) % 256,
-            np.clip(np.round(levels * parameters.saturation), 0, 255),
-            np.clip(np.round(levels * parameters.value), 0, 255),
-        ],
-        axis=1,
-    ).astype(np.uint8)
+    tables = np.empty((len(changes), 256, 3), np.uint8)
+    tables[..., 0] = np.round(levels + hue_C1 * 256) % 256
+    tables[..., 1] = np.minimum(np.round(levels * saturation_C1), 255)
+    tables[..., 2] = np.minimum(np.round(levels * value_C1), 255)
+    return tables
 
 
 def recolor(image: Image, parameters: HSVParameters, *, out: Image | None = None) -> Image:

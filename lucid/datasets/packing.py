@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from lucid.datasets.cargo import Cargo
-from lucid.datasets.colors import hsv_table
-from lucid.datasets.drawing import shown_box
+from lucid.datasets.colors import hsv_tables
+from lucid.datasets.drawing import Box, shown_box
 from lucid.datasets.file_reader import FileReader
 from lucid.datasets.layers import HSVParameters, Layer, Pass, Size
 from lucid.datasets.picture import Picture
@@ -22,15 +22,14 @@ from lucid.structures.affine import keeps_axes, translation
 from lucid.structures.masks import fill_rings
 from lucid.structures.pictures import PassBatch, PictureBatch, Recoloring
 
-NOWHERE = (0, 0, 0, 0)
 EVERYWHERE = (-np.inf, -np.inf, np.inf, np.inf)
 
 
-class _Placed(NamedTuple):
-    """A layer with its slot, the number of which is known within the batch."""
+class _Seen(NamedTuple):
+    """A layer and the pixels of the canvas that may show it; its image fades into the grey around it, or not."""
 
     layer: Layer
-    slot: int
+    box: Box
     fades: bool
 
 
@@ -65,21 +64,19 @@ class Packer:
         """
         height, width = size = pictures[0].size
         seen = [[_seen(one, size) for one in picture.passes] for picture in pictures]
-        cargo = Cargo(
-            [layer for layers in seen for part in layers for layer in part], resident=self.resident, files=self.files
-        )
-        placed: list[list[list[_Placed]]] = []
-        first_slots = [0]
-        numbers = itertools.count()
-        for layers in seen:
-            placed.append([[_Placed(layer, next(numbers), layer.crop is None) for layer in part] for part in layers])
-            first_slots.append(first_slots[-1] + sum(map(len, layers)))
-        most = max(len(picture.passes) for picture in pictures)
+        layers = [one.layer for parts in seen for part in parts for one in part]
+        cargo = Cargo(layers, resident=self.resident, files=self.files)
+        # Slots are numbered as the layers come: picture by picture, pass by pass.
+        starts = iter(np.cumsum([0, *(len(part) for parts in seen for part in parts)]).tolist())
+        first = [[next(starts) for _ in parts] for parts in seen]
+        first_slots = [*(numbers[0] for numbers in first), len(layers)]
         passes = []
-        for number in range(most):
+        for number in range(max(len(picture.passes) for picture in pictures)):
             rows = [row for row, picture in enumerate(pictures) if number < len(picture.passes)]
             given = [pictures[row].passes[number] for row in rows]
-            passes.append(_pass(rows, given, [placed[row][number] for row in rows], size))
+            passes.append(
+                _pass(rows, given, [seen[row][number] for row in rows], [first[row][number] for row in rows], size)
+            )
         return PictureBatch(
             size=(height, width),
             passes=tuple(passes),
@@ -94,31 +91,42 @@ class Packer:
         )
 
 
-def _seen(one: Pass, size: Size) -> list[Layer]:
+def _seen(one: Pass, size: Size) -> list[_Seen]:
     """The layers of which something may be on the canvas."""
-    boxes = [NOWHERE if layer.crop is None else shown_box(layer, size) for layer in one.layers]
-    return [
-        layer
-        for layer, (x1, y1, x2, y2) in zip(one.layers, boxes, strict=True)
-        if layer.crop is None or (x1 < x2 and y1 < y2)
-    ]
+    found = []
+    for layer in one.layers:
+        if layer.crop is None:
+            found.append(_Seen(layer, (0, 0, size[1], size[0]), True))
+        elif (box := shown_box(layer, size))[0] < box[2] and box[1] < box[3]:
+            found.append(_Seen(layer, box, False))
+    return found
 
 
-def _pass(rows: Sequence[int], given: Sequence[Pass], placed: Sequence[Sequence[_Placed]], size: Size) -> PassBatch:
-    height, width = size
-    most = max(1, *map(len, placed))
+def _pass(
+    rows: Sequence[int],
+    given: Sequence[Pass],
+    seen: Sequence[Sequence[_Seen]],
+    first: Sequence[int],
+    size: Size,
+) -> PassBatch:
+    most = max(1, *map(len, seen))
     maps = np.zeros((len(rows), most, 2, 3), np.float32)
     boxes = np.zeros((len(rows), most, 4), np.int32)
     slots = np.zeros((len(rows), most), np.int64)
     crops = np.full((len(rows), most, 4), EVERYWHERE, np.float32)
-    for row, layers in enumerate(placed):
-        for number, (layer, slot, fades) in enumerate(layers):
-            centres = translation(-0.5, -0.5) @ np.linalg.inv(layer.matrix) @ translation(0.5, 0.5)
-            maps[row, number] = (translation(1, 1) @ centres if fades else centres)[:2]
-            boxes[row, number] = (0, 0, width, height) if fades else shown_box(layer, size)
-            slots[row, number] = slot + 1
-            if layer.crop is not None and not keeps_axes(layer.matrix):
-                crops[row, number] = np.array(layer.crop) - 0.5
+    places = [(row, number) for row, layers in enumerate(seen) for number in range(len(layers))]
+    if places:
+        shown = [one for layers in seen for one in layers]
+        index = tuple(np.array(places).T)
+        inverse = np.linalg.inv(np.stack([one.layer.matrix for one in shown]))
+        centres = translation(-0.5, -0.5) @ inverse @ translation(0.5, 0.5)
+        centres[:, :2, 2] += np.array([one.fades for one in shown])[:, None]  # the pixel of grey around it
+        maps[index] = centres[:, :2]
+        boxes[index] = [one.box for one in shown]
+        slots[index] = [first[row] + number + 1 for row, number in places]
+        for place, one in zip(places, shown, strict=True):
+            if one.layer.crop is not None and not keeps_axes(one.layer.matrix):
+                crops[place] = np.array(one.layer.crop) - 0.5
     pasted = [row for row, one in enumerate(given) if one.rings is not None]
     masks = [np.packbits(fill_rings(given[row].rings or [], size), axis=1) for row in pasted]
     return PassBatch(
@@ -140,6 +148,6 @@ def _recolorings(rows: Sequence[int], changes: Sequence[Sequence[HSVParameters]]
     turns: list[Recoloring] = []
     for turn in itertools.zip_longest(*changes):
         found: Mapping[int, HSVParameters] = {row: one for row, one in zip(rows, turn, strict=True) if one is not None}
-        tables = torch.from_numpy(np.stack([hsv_table(one) for one in found.values()]))
+        tables = torch.from_numpy(hsv_tables(list(found.values())))
         turns.append(Recoloring(tuple(found), tables))
     return tuple(turns)
