@@ -12,7 +12,7 @@ import numpy as np
 
 from lucid.datasets.drawing import draw
 from lucid.datasets.layers import HSVParameters, Image, Layer, Pass, Size, Source
-from lucid.structures.affine import Matrix, keeps_axes, mirroring, warp_points
+from lucid.structures.affine import IDENTITY, Matrix, keeps_axes, mirroring, warp_points
 from lucid.structures.polygons import Rings
 
 
@@ -36,7 +36,7 @@ class Picture:
     @classmethod
     def read_by(cls, source: Source) -> 'Picture':
         """A source as it is."""
-        return cls(source.size, (Pass((Layer(source, np.eye(3)),)),))
+        return cls(source.size, (Pass((Layer(source, IDENTITY),)),))
 
     @classmethod
     def collage(cls, parts: Sequence['Picture']) -> 'Picture':
@@ -63,7 +63,7 @@ class Picture:
         if not self.is_plain or len(first.layers) != 1:
             return None
         layer = first.layers[0]
-        whole = layer.source.size == self.size and np.array_equal(layer.matrix, np.eye(3))
+        whole = layer.source.size == self.size and np.array_equal(layer.matrix, IDENTITY)
         return layer.source if whole and layer.crop in (None, (0.0, 0.0, self.size[1], self.size[0])) else None
 
     @cached_property

@@ -15,6 +15,7 @@ from lucid.datasets.layers import Image, Window
 from lucid.datasets.picture import Picture
 from lucid.datasets.samplers import SampleKey
 from lucid.structures.affine import (
+    IDENTITY,
     Float32,
     Matrix,
     box_areas,
@@ -57,7 +58,7 @@ class Sample:
     image_id: int = -1
     file: str = ''
     original_hw: tuple[int, int] = (0, 0)
-    matrix: Matrix = field(default_factory=lambda: np.eye(3))
+    matrix: Matrix = field(default_factory=lambda: IDENTITY)
     window: Window | None = None
     key: SampleKey = FIRST
     rng: np.random.Generator | None = None

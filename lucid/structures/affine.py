@@ -15,6 +15,11 @@ Float32 = NDArray[np.float32]
 Matrix = NDArray[np.float64]
 
 
+IDENTITY: Matrix = np.eye(3)
+"""The map that leaves everything where it is; nobody writes to it."""
+IDENTITY.setflags(write=False)
+
+
 def translation(x: float, y: float) -> Matrix:
     """The map that adds (x, y) pixels."""
     return np.array([[1.0, 0.0, x], [0.0, 1.0, y], [0.0, 0.0, 1.0]])
