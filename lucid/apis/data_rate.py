@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from mmengine.config import Config
+from mmengine.utils.dl_utils import set_multi_processing
 from torch.utils.data import DataLoader
 
 from lucid.apis.data import close_workers
@@ -101,6 +102,8 @@ def data_rates(
     device = torch.device(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
     parts = None if device.type == 'cuda' else Parts(memory=lambda _: TapeMemory())
     pair = TrainingPair(cfg, region='step', steps=10**6, device=device, parts=parts)
+    # As in training: workers that draw have one thread each, OpenCV's included.
+    set_multi_processing(**(pair.cfg.get('env_cfg') or {}).get('mp_cfg', {}))
     dataset: Any = pair.loader.dataset
     given = pair.cfg.train_dataloader
     prepare = MODELS.build(pair.cfg.model).to(device).train().prepare

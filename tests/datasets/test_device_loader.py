@@ -4,6 +4,7 @@ import gc
 from functools import partial
 
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader
@@ -147,6 +148,16 @@ def test_an_image_that_the_pool_dropped_meanwhile_is_read_here(make):
     assert equal(whole, batches(late, torch.device('cpu')))
     assert late.pool.counts['late'] > 0
     assert late.pool.counts['late'] == late.pool.counts['read']
+
+
+def test_a_file_that_the_device_can_decode_is_had_once_more(make, tmp_path):
+    dataset = ShapesDataset(tmp_path, split='train', num_images=3, image_size=64)
+    pool = loader(dataset).pool
+    assert pool.content(1) == (tmp_path / 'train/000001.jpg').read_bytes()
+    PIL.Image.open(tmp_path / 'train/000002.jpg').save(tmp_path / 'other.png')
+    (tmp_path / 'other.png').rename(tmp_path / 'train/000002.jpg')
+    assert pool.content(2) is None
+    assert loader(dataset, jpeg=False).pool.content(1) is None
 
 
 @pytest.mark.parametrize('num_workers', [0, 1])
