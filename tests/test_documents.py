@@ -82,7 +82,7 @@ def write_checkpoint(folder: Path, name: str) -> None:
 
 
 def shrunk(command: str) -> list[str]:
-    """The words of a command, with a training or a test made small."""
+    """The words of a command, with a training, a test or a measurement made small."""
     words = shlex.split(command)
     config = next((Path(word).stem for word in words if word.startswith('configs/')), '')
     if words[0] in ('tools/train.py', 'tools/test.py') and config:  # that of a run is small already
@@ -93,6 +93,11 @@ def shrunk(command: str) -> list[str]:
         if '--resume' in words:
             words.insert(place, 'train_cfg.max_epochs=2')  # the first run was not stopped, as a reader's was
             words.remove('train_cfg.max_epochs=1')
+    if words[0] == 'tools/data_rate.py':
+        words += shlex.split(
+            '--device cpu --no-step --workers 0 --rounds 1 --seconds 0.01 --cfg-options image_size=64 '
+            'train_dataloader.batch_size=2 train_dataloader.dataset.num_images=8'
+        )
     return words
 
 

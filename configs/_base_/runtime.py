@@ -16,6 +16,7 @@ default_hooks = dict(
     curves=dict(type='CurvesHook'),
     progress=dict(type='ProgressHook'),
     environment=dict(type='EnvironmentHook'),
+    device_images=dict(type='DeviceImagesHook'),
 )
 custom_hooks = []
 

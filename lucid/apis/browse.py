@@ -181,7 +181,7 @@ def _draw(painter: DetectionPainter, made: Sequence[Step], view: View, classes: 
     shown = {'sample': made[-1:], 'compare': [made[0], made[-1]], 'steps': made}[view]
     captions = []
     for place, step in enumerate(shown):
-        height, width = step.sample.image.shape[:2]
+        height, width = step.sample.size
         what = (
             f'{step.name}: {len(step.sample.labels)} objects, {width}x{height}' if step.changed else f'{step.name}: -'
         )
@@ -190,7 +190,7 @@ def _draw(painter: DetectionPainter, made: Sequence[Step], view: View, classes: 
         captions.append(what if place else f'{name} {Path(step.sample.file).name}, {what}')
     if painter.side is None:
         # One side for all of a row: a small input beside a large file would leave its cell half empty.
-        longest = max(max(step.sample.image.shape[:2]) for step in shown)
+        longest = max(max(step.sample.size) for step in shown)
         painter = DetectionPainter(side=min(max(longest, 320), 480))
     return painter.draw_batch(
         [step.sample.image for step in shown],

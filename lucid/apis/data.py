@@ -18,8 +18,12 @@ from torch.utils.data import DataLoader, Dataset
 from lucid.apis.signatures import signature_of
 from lucid.apis.validate import ConfigError
 from lucid.datasets import DataError
+from lucid.datasets.device_loader import DeviceLoader
 from lucid.models.detectors.parts import takes_keypoints
 from lucid.registry import DATA_SAMPLERS, DATASETS, FUNCTIONS, METRICS, MODELS
+
+ON_DEVICE = ('device_images', 'device_pool_mb')
+"""Keys of a training loader whose images are drawn on the device."""
 
 
 def build_dataset(cfg: Mapping[str, Any], *, loader: str | None = None) -> Dataset:
@@ -76,7 +80,8 @@ def build_dataloader(
     without them; there are no more workers than processors.
 
     Args:
-        cfg: ``dataset`` is ignored; ``sampler``, ``collate_fn`` by their types; the rest is the loader's own.
+        cfg: ``dataset`` is ignored; ``sampler``, ``collate_fn`` by their types; ``device_images`` leaves the images to
+            be drawn on the device, where ``device_pool_mb`` of decoded ones stay; the rest is the loader's own.
         dataset: What is loaded.
         seed: Of sampler and workers.
         name: Of the loader in the config, for the message.
@@ -87,7 +92,7 @@ def build_dataloader(
     Raises:
         ConfigError: It would have no batch, or a part of it cannot be built.
     """
-    options = {key: value for key, value in cfg.items() if key not in ('dataset', 'sampler', 'collate_fn')}
+    options = {key: value for key, value in cfg.items() if key not in ('dataset', 'sampler', 'collate_fn', *ON_DEVICE)}
     if cfg.get('sampler') is not None:
         options['sampler'] = _build(DATA_SAMPLERS, cfg['sampler'], dataset=dataset, seed=seed)
     if cfg.get('collate_fn') is not None:
@@ -100,7 +105,8 @@ def build_dataloader(
             options.pop(key, None)
     options['pin_memory'] = bool(options.get('pin_memory')) and torch.cuda.is_available()
     options['worker_init_fn'] = partial(start_worker, num_workers=options['num_workers'], rank=get_rank(), seed=seed)
-    loader = DataLoader(dataset, generator=torch.Generator().manual_seed(seed), **options)
+    options['generator'] = torch.Generator().manual_seed(seed)
+    loader = _on_device(cfg, dataset, options, name) if cfg.get('device_images') else DataLoader(dataset, **options)
     samples = len(options.get('sampler', dataset))
     if len(loader) == 0 < samples:
         raise ConfigError(
@@ -108,6 +114,17 @@ def build_dataloader(
             f'{loader.batch_size}; lower {name}.batch_size, or set {name}.drop_last=False'
         )
     return loader
+
+
+def _on_device(cfg: Mapping[str, Any], dataset: Dataset, options: Mapping[str, Any], name: str) -> DataLoader:
+    """A loader that leaves drawing to the model's data preprocessor."""
+    if name != 'train_dataloader':
+        raise ConfigError(f'{name}.device_images: only training images are drawn on the device; remove it')
+    given = {'pool_mb': cfg['device_pool_mb']} if cfg.get('device_pool_mb') is not None else {}
+    try:
+        return DeviceLoader(dataset, jpeg=torch.cuda.is_available(), **given, **options)
+    except ValueError as error:
+        raise ConfigError(f'{name}: {error}') from error
 
 
 def start_worker(worker_id: int, *, num_workers: int, rank: int, seed: int) -> None:

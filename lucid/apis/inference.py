@@ -13,6 +13,7 @@ from mmengine.registry import init_default_scope
 
 from lucid.apis.build import load_config
 from lucid.datasets import Sample, detection_collate, read_image
+from lucid.datasets.picture import Picture
 from lucid.datasets.transforms import Transform, build_pipeline
 from lucid.engine.checkpoint import Weights, load, load_weights
 from lucid.registry import MODELS, SCOPE
@@ -155,7 +156,7 @@ def _sample(image: Image, position: int) -> Sample:
             f'image {position} is an array of {pixels.dtype} {pixels.shape}; give uint8 (height, width, 3) in RGB'
         )
     return Sample(
-        image=pixels,
+        picture=Picture.of(pixels),
         boxes=np.zeros((0, 4), np.float32),
         labels=np.zeros(0, np.int64),
         image_id=position,

@@ -61,7 +61,7 @@ INNER_SLOTS: Mapping[str, Slot] = {
     'pipeline': Slot(own.TRANSFORMS),
     'transforms': Slot(own.TRANSFORMS),
     'sampler': Slot(own.DATA_SAMPLERS, None, (), ('dataset',)),
-    'collate_fn': Slot(own.FUNCTIONS),
+    'collate_fn': Slot(own.FUNCTIONS, None, (), ('draw',)),
     'optimizer': Slot(own.OPTIMIZERS, None, (), ('params',)),
     'metrics': Slot(own.METRICS),
     'vis_backends': Slot(own.VISBACKENDS),
@@ -75,7 +75,17 @@ ANYWHERE: tuple[Registry, ...] = tuple(value for value in vars(own).values() if 
 # a misspelt one would run beside the hook that it meant to replace.
 DEFAULT_HOOKS = (
     *('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint'),
-    *('ema', 'branch_weight', 'early_stopping', 'pictures', 'figures', 'curves', 'progress', 'environment'),
+    *(
+        'ema',
+        'branch_weight',
+        'early_stopping',
+        'pictures',
+        'figures',
+        'curves',
+        'progress',
+        'environment',
+        'device_images',
+    ),
 )
 
 
@@ -97,8 +107,11 @@ MAPPINGS: Mapping[str, tuple[str, ...]] = {
     'optim_wrapper.clip_grad': ('type', 'max_norm', 'norm_type', 'clip_value'),
 }
 # What lucid sets itself: batches come by batch_size, and workers and order by the run's seed.
-DATALOADER_KEYS = parameters_of(
-    DataLoader.__init__, without=('batch_sampler', 'worker_init_fn', 'generator', 'multiprocessing_context')
+DATALOADER_KEYS = (
+    *parameters_of(
+        DataLoader.__init__, without=('batch_sampler', 'worker_init_fn', 'generator', 'multiprocessing_context')
+    ),
+    *('device_images', 'device_pool_mb'),
 )
 TOP_KEYS = (
     # Resuming is a flag of the tool, and the data preprocessor belongs to the model.
@@ -117,6 +130,7 @@ AT_LEAST: Mapping[str, int] = {
     'batch_size': 1,
     'num_workers': 0,
     'prefetch_factor': 1,
+    'device_pool_mb': 0,
     'max_epochs': 1,
     'val_interval': 1,
     'val_begin': 0,

@@ -3,14 +3,15 @@
 Shape suffixes: B images, H, W pixels or cells of a mask, N boxes of the whole batch.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from mmengine.registry import FUNCTIONS as ROOT_FUNCTIONS
 from torch import Tensor
-from torch.utils.data import default_collate
+from torch.utils.data import get_worker_info
 
 from lucid.datasets.sample import Sample
 from lucid.registry import FUNCTIONS
@@ -21,13 +22,16 @@ from lucid.structures.masks import fill_objects
 # mmengine's Runner looks for a collate function in its root registry, where a child's functions are not found.
 @ROOT_FUNCTIONS.register_module()
 @FUNCTIONS.register_module()
-def detection_collate(samples: Sequence[Sample], *, masks: bool = False) -> dict[str, Any]:
+def detection_collate(
+    samples: Sequence[Sample], *, masks: bool = False, draw: Callable[[Sequence[Sample]], Any] | None = None
+) -> dict[str, Any]:
     """Stack the images and pack the targets of one batch.
 
     Args:
         samples: B of them, with images of one size. Rotated boxes and keypoints are packed where they were loaded.
         masks: Fill the polygons, which must have been loaded, to masks of one cell per ``MASK_STRIDE`` pixels: rings
             are scaled first, and a cell is covered where its centre is.
+        draw: Makes ``inputs`` of the samples; None draws them here. Not for configs.
 
     Returns:
         ``inputs``: uint8 (B, H, W, 3), RGB; ``targets``: ``PackedTargets``; ``metas``: a dict per image of
@@ -37,17 +41,14 @@ def detection_collate(samples: Sequence[Sample], *, masks: bool = False) -> dict
     Raises:
         ValueError: The images differ in size, or masks are wanted and cannot be made.
     """
-    sizes = {sample.image.shape for sample in samples}
+    sizes = {sample.size for sample in samples}
     if len(sizes) > 1:
         raise ValueError(
-            f'images of one batch have the shapes {sorted(sizes)}; end the pipeline with Letterbox or RandomAffine'
+            f'images of one batch have the sizes {sorted(sizes)}; end the pipeline with Letterbox or RandomAffine'
         )
     counts = [len(sample.boxes) for sample in samples]
     return {
-        # In a worker it stacks straight into shared memory. A flipped or cached image may be a view or read-only.
-        'inputs': default_collate(
-            [torch.from_numpy(np.require(sample.image, requirements=['C', 'W'])) for sample in samples]
-        ),
+        'inputs': (draw or _draw)(samples),
         'targets': PackedTargets(
             boxes_N4=torch.from_numpy(np.concatenate([sample.boxes for sample in samples])),
             labels_N=torch.from_numpy(np.concatenate([sample.labels for sample in samples])),
@@ -78,7 +79,7 @@ def _joined(parts: Sequence[np.ndarray | None]) -> Tensor | None:
 
 def _masks(samples: Sequence[Sample]) -> Tensor:
     """The filled outlines of all samples, bool (N, H, W)."""
-    height, width = samples[0].image.shape[:2]
+    height, width = samples[0].size
     if height % MASK_STRIDE or width % MASK_STRIDE:
         raise ValueError(
             f'images of {width}x{height} pixels have no masks of {MASK_STRIDE} pixels a cell; '
@@ -93,3 +94,16 @@ def _masks(samples: Sequence[Sample]) -> Tensor:
             )
         objects += [[ring / np.float32(MASK_STRIDE) for ring in rings] for rings in sample.polygons]
     return torch.from_numpy(fill_objects(objects, (height // MASK_STRIDE, width // MASK_STRIDE)))
+
+
+def _draw(samples: Sequence[Sample]) -> Tensor:
+    """The images (B, H, W, 3), each drawn straight into its place; in a loader's worker that is shared memory."""
+    shape = (len(samples), *samples[0].size, 3)
+    if get_worker_info() is None:
+        images = torch.empty(shape, dtype=torch.uint8)
+    else:
+        storage = torch.UntypedStorage._new_shared(math.prod(shape))
+        images = torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
+    for place, sample in zip(images.numpy(), samples, strict=True):
+        sample.picture.draw_into(place)
+    return images

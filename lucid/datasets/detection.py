@@ -12,6 +12,8 @@ from lucid.datasets.annotations import pack
 from lucid.datasets.content import KINDS, Content
 from lucid.datasets.ground_truth import GroundTruth, coco_content
 from lucid.datasets.images import ImageStore
+from lucid.datasets.layers import Image, Source
+from lucid.datasets.picture import Picture
 from lucid.datasets.problems import DataError, Problems
 from lucid.datasets.sample import Sample
 from lucid.datasets.samplers import SampleKey
@@ -109,13 +111,16 @@ class DetectionDataset(Dataset[Sample]):
         return sample
 
     def read(self, index: int) -> Sample:
-        """An image as it is in its file, with its training targets; an unusable file raises ``ImageError``."""
-        image = self._images.read(index)
+        """An image as it is in its file, with its training targets.
+
+        The file is read when the image is first asked for; an unusable one raises ``ImageError`` then.
+        """
+        height, width = self._images.sizes[index].tolist()
         notes = self._annotations
         rows = notes.rows(self._rows[index])
         rows = rows[~notes.crowd_N[rows]]
         return Sample(
-            image=image,
+            picture=Picture.read_by(Source((height, width), self._images, index)),
             boxes=notes.boxes_N4[rows],
             labels=notes.labels_N[rows],
             polygons=None if notes.points_P2 is None else [notes.rings(row) for row in rows],
@@ -123,8 +128,12 @@ class DetectionDataset(Dataset[Sample]):
             keypoints=None if notes.keypoints_NK3 is None else notes.keypoints_NK3[rows],
             image_id=int(self.image_ids[index]),
             file=str(self.files[index]),
-            original_hw=image.shape[:2],
+            original_hw=(height, width),
         )
+
+    def read_image(self, index: int) -> Image:
+        """The pixels of an image as they are in its file, perhaps shared: not to be written to."""
+        return self._images.read(index)
 
     def ground_truth(self, index: int) -> GroundTruth:
         """All usable annotations of an image; the image is not read."""

@@ -5,14 +5,17 @@ Shape suffixes: H, W pixels, N objects, K keypoints.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lucid.datasets.layers import Image, Window
+from lucid.datasets.picture import Picture
 from lucid.datasets.samplers import SampleKey
 from lucid.structures.affine import (
+    IDENTITY,
     Float32,
     Matrix,
     box_areas,
@@ -27,7 +30,6 @@ from lucid.structures.points import warp_keypoints
 from lucid.structures.polygons import Rings, clip_rings, rings_envelope
 from lucid.structures.rotated import corners, warp_rboxes
 
-Window = tuple[float, float, float, float]
 FIRST = SampleKey.of(0)
 
 
@@ -35,19 +37,19 @@ FIRST = SampleKey.of(0)
 class Sample:
     """An image and its targets; row i of every kind is the same object, and a kind that was not loaded is None.
 
-    image:       uint8 (H, W, 3), RGB; may be shared with a cache: a transform writes into a new one
-    boxes:       float32 (N, 4), xyxy, pixels of ``image``
+    picture:     how the image comes about; ``image`` are its pixels, drawn when they are first asked for
+    boxes:       float32 (N, 4), xyxy, pixels of the image
     labels:      int64 (N,)
     polygons:    N lists of float32 (P, 2) rings, pixels
     rboxes:      float32 (N, 5), cx, cy, w, h, theta in the long-edge convention; may reach beyond the image
     keypoints:   float32 (N, K, 3), x, y, visibility; may lie outside the image
     original_hw: height and width of the file's image
-    matrix:      float64 (3, 3), pixels of the file's image to pixels of ``image``; of a mosaic, for its first image
-    window:      xyxy part of ``image`` that the next letterbox fits to the network input; None is all of it
+    matrix:      float64 (3, 3), pixels of the file's image to pixels of the image; of a mosaic, for its first image
+    window:      xyxy part of the image that the next letterbox fits to the network input; None is all of it
     key, rng:    which sample this is, and what its transforms draw from; a mosaic's partners draw nothing
     """
 
-    image: NDArray[np.uint8]
+    picture: Picture
     boxes: Float32
     labels: NDArray[np.int64]
     polygons: list[Rings] | None = None
@@ -56,18 +58,38 @@ class Sample:
     image_id: int = -1
     file: str = ''
     original_hw: tuple[int, int] = (0, 0)
-    matrix: Matrix = field(default_factory=lambda: np.eye(3))
+    matrix: Matrix = field(default_factory=lambda: IDENTITY)
     window: Window | None = None
     key: SampleKey = FIRST
     rng: np.random.Generator | None = None
 
+    @property
+    def image(self) -> Image:
+        """The pixels, uint8 (H, W, 3), RGB; may be shared with a cache: a transform writes into a new array."""
+        return self.picture.pixels
+
+    @image.setter
+    def image(self, pixels: Image) -> None:
+        self.picture = Picture.of(pixels)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the image, known before it is read."""
+        return self.picture.size
+
     def view(self) -> Window:
         """The part of the image that the next letterbox fits."""
-        height, width = self.image.shape[:2]
+        height, width = self.size
         return self.window or (0.0, 0.0, float(width), float(height))
 
-    def moved(self, matrix: Matrix, image: NDArray[np.uint8]) -> 'Sample':
-        """The sample after ``matrix`` carried its pixels onto ``image``; no row is clipped or dropped.
+    def _with(self, **changes: Any) -> 'Sample':
+        """What ``dataclasses.replace`` makes, without looking at every field: it is called a dozen times a sample."""
+        changed = object.__new__(type(self))
+        changed.__dict__.update(self.__dict__, **changes)
+        return changed
+
+    def moved(self, matrix: Matrix, size: tuple[int, int]) -> 'Sample':
+        """The sample after ``matrix`` carried its pixels onto a canvas of ``size``; no row is clipped or dropped.
 
         Boxes become the envelopes of what is known of their objects: of their own corners, and where a map turns or
         slants, of polygon or rotated box too, because the envelope of a turned envelope is too wide.
@@ -85,9 +107,8 @@ class Sample:
             for row, rings in enumerate(polygons or ()):
                 if rings:
                     boxes[row] = _common(boxes[row], rings_envelope(rings))
-        return replace(
-            self,
-            image=image,
+        return self._with(
+            picture=self.picture.warped(matrix, size),
             boxes=boxes,
             rboxes=rboxes,
             polygons=polygons,
@@ -103,7 +124,7 @@ class Sample:
         inside is dropped. Rotated boxes and keypoints of kept objects stay as they are, even outside.
 
         Args:
-            window: xyxy, pixels of ``image``.
+            window: xyxy, pixels of the image.
             min_side: Smallest width and height of a kept box, in pixels.
             min_visible: Smallest share of a kept box's area inside the window.
 
@@ -119,7 +140,7 @@ class Sample:
             elif whole:
                 boxes[row] = _cut(boxes[row], rings_envelope(whole), rings_envelope(inside))
         keep &= (boxes[:, 2:] - boxes[:, :2] >= min_side).all(axis=1)
-        return replace(self, boxes=boxes, polygons=polygons).selected(keep)
+        return self._with(boxes=boxes, polygons=polygons).selected(keep)
 
     def covered(self, mask: Mask, *, min_side: float, min_visible: float) -> 'Sample':
         """Cut what lies behind a mask from boxes and polygons, and drop the objects of which too little is seen.
@@ -151,14 +172,13 @@ class Sample:
             keep[row] = (boxes[row, 2:] - boxes[row, :2] >= min_side).all()
             if polygons is not None and rings:
                 polygons[row] = part.rings
-        return replace(self, boxes=boxes, polygons=polygons, keypoints=_hide(self.keypoints, mask)).selected(keep)
+        return self._with(boxes=boxes, polygons=polygons, keypoints=_hide(self.keypoints, mask)).selected(keep)
 
     def selected(self, keep: NDArray[np.bool_]) -> 'Sample':
         """The rows where ``keep`` is true, of every kind."""
         if keep.all():
-            return replace(self)
-        return replace(
-            self,
+            return self._with()
+        return self._with(
             boxes=self.boxes[keep],
             labels=self.labels[keep],
             rboxes=None if self.rboxes is None else self.rboxes[keep],
@@ -166,12 +186,11 @@ class Sample:
             polygons=None if self.polygons is None else [self.polygons[row] for row in np.flatnonzero(keep)],
         )
 
-    def joined(self, others: Sequence['Sample'], image: NDArray[np.uint8]) -> 'Sample':
-        """The sample on ``image`` with the rows of others after its own; all hold the same kinds."""
+    def joined(self, others: Sequence['Sample'], picture: Picture) -> 'Sample':
+        """The sample on ``picture`` with the rows of others after its own; all hold the same kinds."""
         parts = [self, *others]
-        return replace(
-            self,
-            image=image,
+        return self._with(
+            picture=picture,
             boxes=np.concatenate([part.boxes for part in parts]),
             labels=np.concatenate([part.labels for part in parts]),
             rboxes=None if self.rboxes is None else np.concatenate([part.rboxes for part in parts]),

@@ -15,6 +15,11 @@ Float32 = NDArray[np.float32]
 Matrix = NDArray[np.float64]
 
 
+IDENTITY: Matrix = np.eye(3)
+"""The map that leaves everything where it is; nobody writes to it."""
+IDENTITY.setflags(write=False)
+
+
 def translation(x: float, y: float) -> Matrix:
     """The map that adds (x, y) pixels."""
     return np.array([[1.0, 0.0, x], [0.0, 1.0, y], [0.0, 0.0, 1.0]])
@@ -75,6 +80,14 @@ def warp_points(matrix: Matrix, points_P2: NDArray[np.floating]) -> Float32:
 
 def warp_boxes(matrix: Matrix, boxes_N4: Float32) -> Float32:
     """Map xyxy boxes: the envelopes of their four mapped corners."""
+    (across, slant, x), (turn, down, y), _ = matrix.tolist()
+    if slant == 0 and turn == 0:
+        # The corners stay corners: the same numbers in a third of the time.
+        moved: Float32 = (boxes_N4.astype(np.float64) * (across, down, across, down) + (x, y, x, y)).astype(np.float32)
+        order = [0, 1, 2, 3] if across >= 0 else [2, 1, 0, 3]
+        if down < 0:
+            order[1], order[3] = order[3], order[1]
+        return moved if order == [0, 1, 2, 3] else moved[:, order]
     corners_N42 = boxes_N4[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
     return envelopes(warp_points(matrix, corners_N42))
 
@@ -87,7 +100,9 @@ def envelopes(points_NP2: Float32) -> Float32:
 def clip_boxes(boxes_N4: Float32, window: tuple[float, float, float, float]) -> Float32:
     """Cut boxes to a window; a box outside becomes one without area on its border."""
     x1, y1, x2, y2 = window
-    return np.clip(boxes_N4, np.array([x1, y1, x1, y1], np.float32), np.array([x2, y2, x2, y2], np.float32))
+    low, high = np.array([[x1, y1, x1, y1], [x2, y2, x2, y2]], np.float32)
+    clipped: Float32 = np.minimum(np.maximum(boxes_N4, low), high)
+    return clipped
 
 
 def box_areas(boxes_N4: Float32) -> Float32:

@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
+from lucid.datasets.picture import Picture
 from lucid.datasets.sample import Sample
 from lucid.structures.affine import envelopes
 from lucid.structures.rotated import canonical, corners
@@ -66,7 +67,7 @@ def paint() -> Callable[..., Sample]:
             cv2.fillPoly(image, [np.round((ring - 0.5) * 16).astype(np.int32)], color, lineType=cv2.LINE_AA, shift=4)
         keypoints = np.concatenate([rings, np.full((len(rings), 4, 1), 2)], axis=2)
         return Sample(
-            image=image,
+            picture=Picture.of(image),
             boxes=envelopes(rings) if len(rings) else np.zeros((0, 4), np.float32),
             labels=np.array(labels, dtype=np.int64),
             polygons=[[ring] for ring in rings],

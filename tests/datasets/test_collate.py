@@ -131,7 +131,7 @@ def test_read_only_and_mirrored_views_are_accepted(samples):
 
 
 def test_images_of_several_sizes_are_refused_with_the_remedy(samples, paint):
-    with pytest.raises(ValueError, match=r'\(16, 16, 3\).*end the pipeline with Letterbox'):
+    with pytest.raises(ValueError, match=r'\(16, 16\).*end the pipeline with Letterbox'):
         detection_collate([samples[0], paint((16, 16), [], [])])
 
 

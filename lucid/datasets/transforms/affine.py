@@ -6,7 +6,6 @@ import numpy as np
 
 from lucid.datasets.sample import Sample
 from lucid.datasets.transforms.base import ImageSize, Transform, height_width
-from lucid.datasets.transforms.warp import warp_image
 from lucid.registry import TRANSFORMS
 from lucid.structures.affine import Matrix, letterboxing, rotation, scaling, shearing, translation
 
@@ -78,7 +77,7 @@ class RandomAffine(Transform):
         """The mapped sample; with ``AffineParameters()`` exactly the letterboxed one."""
         matrix = self.matrix(parameters) @ letterboxing(sample.view(), self.size)
         height, width = self.size
-        moved = sample.moved(matrix, warp_image(sample.image, matrix, self.size))
+        moved = sample.moved(matrix, self.size)
         return moved.clipped((0, 0, width, height), min_side=self.min_side, min_visible=self.min_visible)
 
     def matrix(self, parameters: AffineParameters) -> Matrix:

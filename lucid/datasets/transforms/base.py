@@ -11,9 +11,6 @@ from mmcv.transforms import BaseTransform
 from lucid.datasets.sample import Sample
 from lucid.registry import TRANSFORMS
 
-FILL = 114
-"""Grey of what no image covers, in each channel of 0..255."""
-
 ImageSize = int | Sequence[int]
 
 
@@ -21,6 +18,9 @@ class Transform(BaseTransform):
     """``draw`` decides with random numbers and is tiny; ``apply`` is a function of its two arguments alone.
 
     So the same parameters can be applied by another implementation, on a device for example.
+
+    An image is a recipe (``Sample.picture``) that is drawn at the end. A transform that reads ``Sample.image`` has it
+    drawn then and there, which costs time and one more resampling.
 
     fits:  whether its images have one size, whatever the size of those that it gets
     pairs: whether it takes a second sample, which goes through the transforms before it, except others of this kind

@@ -1,22 +1,13 @@
 """Colour changes that leave the geometry alone."""
 
 from dataclasses import replace
-from typing import NamedTuple
 
-import cv2
 import numpy as np
 
+from lucid.datasets.layers import HSVParameters
 from lucid.datasets.sample import Sample
 from lucid.datasets.transforms.base import Transform
 from lucid.registry import TRANSFORMS
-
-
-class HSVParameters(NamedTuple):
-    """One drawn change: hue is added, as share of the colour circle; saturation and value are factors."""
-
-    hue: float = 0.0
-    saturation: float = 1.0
-    value: float = 1.0
 
 
 @TRANSFORMS.register_module()
@@ -41,17 +32,4 @@ class RandomHSV(Transform):
 
     def apply(self, sample: Sample, parameters: HSVParameters) -> Sample:
         """The recoloured sample."""
-        levels = np.arange(256)
-        table = np.stack(
-            [
-                np.round(levels + parameters.hue * 256) % 256,
-                np.clip(np.round(levels * parameters.saturation), 0, 255),
-                np.clip(np.round(levels * parameters.value), 0, 255),
-            ],
-            axis=1,
-        ).astype(np.uint8)
-        # The _FULL codes spread the hue over all 256 levels; the plain ones have 180, too coarse for small shifts.
-        hsv = cv2.cvtColor(sample.image, cv2.COLOR_RGB2HSV_FULL)
-        cv2.LUT(hsv, table[None], dst=hsv)
-        recolored = cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB_FULL, dst=hsv)
-        return replace(sample, image=np.asarray(recolored, np.uint8))
+        return replace(sample, picture=sample.picture.recolored(parameters))

@@ -88,10 +88,9 @@ class CopyPaste(Transform):
         assert second.polygons is not None, 'the data set loads polygons'
         pasted = second.selected(np.array([bool(rings) for rings in second.polygons], dtype=np.bool_))
         rings = [ring for rings in pasted.polygons or () for ring in rings]
-        mask = fill_rings(rings, (second.image.shape[0], second.image.shape[1]))
-        image = np.where(mask[..., None], second.image, sample.image)
+        mask = fill_rings(rings, second.size)
         seen = sample.covered(mask, min_side=self.min_side, min_visible=self.min_visible)
-        return seen.joined([pasted], image)
+        return seen.joined([pasted], sample.picture.pasted(second.picture, rings))
 
 
 def _possible(prob: float, source: SampleSource) -> float:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import cv2
 import numpy as np
 
 from lucid.datasets.sample import Sample
@@ -37,7 +36,7 @@ class HorizontalFlip(Transform):
         """The mirrored sample, or the sample itself."""
         if not parameters:
             return sample
-        flipped = sample.moved(mirroring(sample.image.shape[1]), np.asarray(cv2.flip(sample.image, 1), np.uint8))
+        flipped = sample.moved(mirroring(sample.size[1]), sample.size)
         if flipped.keypoints is not None:
             assert self.flip_order is not None, 'the data set hands over the order of its keypoints'
             flipped.keypoints = flipped.keypoints[:, np.asarray(self.flip_order)]

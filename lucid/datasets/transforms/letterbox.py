@@ -4,7 +4,6 @@ from typing import ClassVar
 
 from lucid.datasets.sample import Sample
 from lucid.datasets.transforms.base import ImageSize, Transform, height_width
-from lucid.datasets.transforms.warp import warp_image
 from lucid.registry import TRANSFORMS
 from lucid.structures.affine import letterboxing
 
@@ -31,7 +30,7 @@ class Letterbox(Transform):
     def apply(self, sample: Sample, parameters: None = None) -> Sample:
         """The fitted sample; ``matrix`` then undoes it."""
         matrix = letterboxing(sample.view(), self.size)
-        moved = sample.moved(matrix, warp_image(sample.image, matrix, self.size))
+        moved = sample.moved(matrix, self.size)
         if sample.window is None:
             return moved
         height, width = self.size

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
-import cv2
 import numpy as np
 
 from lucid.datasets.sample import Sample
@@ -76,6 +75,4 @@ class Mixup(Transform):
         if parameters is None:
             return sample
         second = second_sample(sample, parameters.partner, self.source, self.before)
-        weight = parameters.weight
-        image = np.asarray(cv2.addWeighted(sample.image, weight, second.image, 1 - weight, 0), np.uint8)
-        return sample.joined([second], image)
+        return sample.joined([second], sample.picture.blended(second.picture, parameters.weight))

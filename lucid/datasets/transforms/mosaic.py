@@ -2,11 +2,11 @@
 
 from typing import NamedTuple, Protocol
 
-import cv2
 import numpy as np
 
+from lucid.datasets.picture import Picture
 from lucid.datasets.sample import Sample
-from lucid.datasets.transforms.base import FILL, ImageSize, Transform, height_width
+from lucid.datasets.transforms.base import ImageSize, Transform, height_width
 from lucid.registry import TRANSFORMS
 from lucid.structures.affine import scaling, translation
 
@@ -97,32 +97,28 @@ class Mosaic(Transform):
             return sample
         assert self.source is not None, 'the data set hands itself to its mosaic'
         height, width = self.size
-        canvas = np.full((2 * height, 2 * width, 3), FILL, dtype=np.uint8)
+        canvas = (2 * height, 2 * width)
         x, y = parameters.center
         sources = [sample, *(self.source.read(index) for index in parameters.partners)]
         parts = []
         for quadrant, part in enumerate(map(self._fit, sources)):
-            part_height, part_width = part.image.shape[:2]
+            part_height, part_width = part.size
             left = x if quadrant % 2 else x - part_width
             top = y if quadrant // 2 else y - part_height
-            right, bottom = min(left + part_width, 2 * width), min(top + part_height, 2 * height)
-            shown = part.image[max(-top, 0) : bottom - top, max(-left, 0) : right - left]
-            canvas[max(top, 0) : bottom, max(left, 0) : right] = shown
             placed = part.moved(translation(left, top), canvas)
             parts.append(
                 placed.clipped((0, 0, 2 * width, 2 * height), min_side=self.min_side, min_visible=self.min_visible)
             )
-        mosaic = parts[0].joined(parts[1:], canvas)
+        mosaic = parts[0].joined(parts[1:], Picture.collage([part.picture for part in parts]))
         margin_x, margin_y = width * (1 - self.window / 2), height * (1 - self.window / 2)
         mosaic.window = (margin_x, margin_y, 2 * width - margin_x, 2 * height - margin_y)
         return mosaic
 
     def _fit(self, sample: Sample) -> Sample:
-        """Scale to the network input; an image that already fits is not resampled."""
-        height, width = sample.image.shape[:2]
+        """Scale to the network input."""
+        height, width = sample.size
         ratio = min(self.size[0] / height, self.size[1] / width)
         fitted = max(1, round(width * ratio)), max(1, round(height * ratio))
         if fitted == (width, height):
             return sample
-        image = cv2.resize(sample.image, fitted, interpolation=cv2.INTER_LINEAR)
-        return sample.moved(scaling(fitted[0] / width, fitted[1] / height), np.asarray(image, np.uint8))
+        return sample.moved(scaling(fitted[0] / width, fitted[1] / height), fitted[::-1])

@@ -51,9 +51,9 @@ def second_sample(
     second.rng = np.random.Generator(np.random.PCG64(partner.seed))
     for transform in before:
         second = transform(second)
-    if second.image.shape != first.image.shape:
+    if second.size != first.size:
         raise ValueError(
-            f'{first.file} and {second.file} have the shapes {first.image.shape} and {second.image.shape} where they '
+            f'{first.file} and {second.file} have the sizes {first.size} and {second.size} where they '
             'are joined; put RandomAffine or Letterbox before that'
         )
     return second

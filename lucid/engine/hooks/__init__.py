@@ -5,6 +5,7 @@ from lucid.engine.hooks.capture import CaptureHook
 from lucid.engine.hooks.checkpoint import CheckpointHook
 from lucid.engine.hooks.curves import CurvesHook
 from lucid.engine.hooks.deferred_info import DeferredInfoHook, NonFiniteLossError
+from lucid.engine.hooks.device_images import DeviceImagesHook
 from lucid.engine.hooks.early_stopping import EarlyStoppingHook
 from lucid.engine.hooks.ema import EMAHook
 from lucid.engine.hooks.environment import EnvironmentHook
@@ -19,6 +20,7 @@ __all__ = [
     'CheckpointHook',
     'CurvesHook',
     'DeferredInfoHook',
+    'DeviceImagesHook',
     'EMAHook',
     'EarlyStoppingHook',
     'EnvironmentHook',

@@ -13,6 +13,7 @@ from mmengine.runner import Runner
 from lucid.engine.pictures import show_picture, write_picture
 from lucid.registry import HOOKS, VISUALIZERS
 from lucid.structures.affine import translation, warp_boxes, warp_points
+from lucid.structures.pictures import PictureBatch
 from lucid.structures.points import limbs_of
 from lucid.structures.rotated import warp_rboxes
 from lucid.structures.targets import MASK_STRIDE
@@ -77,7 +78,7 @@ class VisualizationHook(Hook):
         if runner.iter >= self.num_batches:
             return
         shown = slice(self.batch_images)
-        images, metas = data_batch['inputs'][shown].numpy(), data_batch['metas'][shown]
+        images, metas = _images(data_batch['inputs'], runner.train_dataloader, shown), data_batch['metas'][shown]
         captions = [Path(meta['file']).name for meta in metas]
         classes, keypoints = _names(runner.train_dataloader)
         picture = self.painter.draw_batch(images, _truths(data_batch, keypoints)[shown], captions, classes)
@@ -149,6 +150,13 @@ class VisualizationHook(Hook):
             )
             drawn.append((meta, picture))
         return drawn
+
+
+def _images(inputs: Any, dataloader: Any, shown: slice) -> Sequence[np.ndarray]:
+    """The images of a batch as they lie on the host; those that only the device draws are drawn here once more."""
+    if isinstance(inputs, PictureBatch):
+        return [dataloader.dataset[key].image for key in inputs.keys[shown]]
+    return inputs[shown].numpy()
 
 
 def _truths(data_batch: Mapping[str, Any], keypoint_names: Sequence[str] = ()) -> list[dict[str, Any]]:

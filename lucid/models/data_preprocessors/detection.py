@@ -11,8 +11,11 @@ from mmengine.model import BaseDataPreprocessor
 from torch import Tensor
 
 from lucid.models.data_preprocessors.checks import check_boxes, check_images, check_kinds, keep_kinds, name_images
+from lucid.models.data_preprocessors.drawing import draw_pictures
+from lucid.models.data_preprocessors.overlap import SideStreams
 from lucid.registry import MODELS
 from lucid.structures import PackedTargets, Targets
+from lucid.structures.pictures import PictureBatch
 
 
 @MODELS.register_module()
@@ -64,12 +67,17 @@ class DetDataPreprocessor(BaseDataPreprocessor):
         self.num_keypoints = num_keypoints
         self.size_divisor = size_divisor
         self.channels_last = channels_last
+        self._streams: SideStreams | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, '_streams': None}
 
     def forward(self, data: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
         """A batch ready for ``YOLODetector.forward``.
 
         Args:
-            data: ``inputs`` uint8 (B, H, W, 3) RGB; ``targets`` PackedTargets or None; ``metas``, one dict per image.
+            data: ``inputs`` uint8 (B, H, W, 3) RGB, or a ``PictureBatch`` that is drawn here; ``targets``
+                PackedTargets or None; ``metas``, one dict per image.
             training: the task's kind of targets must be there; else the same as in evaluation.
 
         Returns:
@@ -90,13 +98,23 @@ class DetDataPreprocessor(BaseDataPreprocessor):
             check_kinds(packed, size=tuple(images.shape[1:3]), num_keypoints=self.num_keypoints, files=files)
             capacity = self._choose_capacity(packed.counts, files)
             targets = _pad(self.cast_data(packed), capacity=capacity)
+        pixels = self._drawn(images) if isinstance(images, PictureBatch) else self.cast_data(images)
         # Permuted NHWC is NCHW in channels_last.
-        inputs = self.cast_data(images).permute(0, 3, 1, 2).float().div_(255)
+        inputs = pixels.permute(0, 3, 1, 2).float().div_(255)
         return {
             'inputs': inputs if self.channels_last else inputs.contiguous(),
             'targets': targets,
             'metas': metas,
         }
+
+    def _drawn(self, pictures: PictureBatch) -> Tensor:
+        """The pictures drawn on the device, uint8 (B, H, W, 3), while it still works on the step before."""
+        assert pictures.pool is not None, 'the loader says where decoded images are kept'
+        if self.device.type != 'cuda':
+            return draw_pictures(pictures, pictures.pool, self.device)
+        if self._streams is None or self._streams.device != self.device:
+            self._streams = SideStreams(self.device)
+        return self._streams.draw(pictures)
 
     def _choose_capacity(self, counts: Sequence[int], files: Sequence[str]) -> int:
         most = max(counts)

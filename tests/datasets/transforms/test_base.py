@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from lucid.datasets.picture import Picture
 from lucid.datasets.sample import Sample
 from lucid.datasets.transforms import Letterbox, RandomAffine, Transform, build_pipeline, height_width
 
@@ -10,11 +11,11 @@ class Offset(Transform):
         return int(rng.integers(1, 100))
 
     def apply(self, sample, parameters):
-        return Sample(sample.image + parameters, sample.boxes, sample.labels, rng=sample.rng)
+        return Sample(Picture.of(sample.image + parameters), sample.boxes, sample.labels, rng=sample.rng)
 
 
 def test_calling_a_transform_draws_from_the_samples_generator_and_applies():
-    sample = Sample(np.zeros((1, 1, 3), np.uint8), np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
+    sample = Sample(Picture.of(np.zeros((1, 1, 3), np.uint8)), np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
     sample.rng = np.random.default_rng(5)
     expected = np.random.default_rng(5).integers(1, 100, size=2)
     twice = Offset()(Offset()(sample))

@@ -149,5 +149,5 @@ def test_images_of_two_sizes_are_named(paint, source):
     first.file = 'first.jpg'
     mixup = Mixup(source=source(paint((32, 64), [], [])))
     mixup.before = []
-    with pytest.raises(ValueError, match=r'first\.jpg and 0\.jpg have the shapes \(64, 64, 3\) and \(32, 64, 3\)'):
+    with pytest.raises(ValueError, match=r'first\.jpg and 0\.jpg have the sizes \(64, 64\) and \(32, 64\)'):
         mixup.apply(first, MixupParameters(0.5, Partner(0, 1)))
