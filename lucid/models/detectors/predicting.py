@@ -51,6 +51,7 @@ def place(
     by_path: list[tuple[str, Iterable[Any]]] = []
     for path, found in selected.found.items():
         assert isinstance(found, Tensor), 'select makes rows of candidates'
+        assert len(found) == len(metas), 'one meta per image'
         by_path.append((path, head.place(found.numpy(), maps, metas, rules=rules[path], run=run)))
     return _together(by_path)
 

@@ -126,7 +126,8 @@ class YOLODetector(BaseModel):
     def __getstate__(self) -> dict[str, Any]:
         # A copy makes its own grids: these may lie on a device that the copy does not live on. And it is not captured.
         state = {**super().__getstate__(), '_grids': {}}
-        state.pop('step', None)
+        for method in ('step', 'infer'):
+            state.pop(method, None)
         return state
 
     # Modules whose training calls have no branch on a value and no shape from data, for who compiles.
