@@ -43,6 +43,7 @@ REGIONS = {
     'network and loss': [{'type': 'ModuleRegion', 'target': 'network'}, {'type': 'LossRegion'}],
     'step': [{'type': 'StepRegion'}],
     'compiled step': [{'type': 'StepRegion', 'compile': True}],
+    'step and evaluation': [{'type': 'StepRegion'}, {'type': 'EvalRegion'}],
 }
 
 
@@ -102,6 +103,33 @@ def test_a_last_batch_of_one_image_and_validation_after_each_epoch_change_nothin
         asked = {eager['reason']: eager['calls'] for eager in region['eager'] if eager['reason'] != 'eval'}
         assert asked == ({} if name == 'loss' else {'new_signature': 3})  # the loss records other batches too
         assert (region['replays'], region['problems'], region['retired']) == (9 - sum(asked.values()), [], {})
+
+
+def test_captured_validations_of_a_captured_training_find_what_eager_ones_find(
+    tiny: Make, backend: str, tmp_path: Path
+) -> None:
+    """Nine images in batches of 4, 4 and 1, by both paths, with the averages swapped in, after each epoch."""
+    found = [tmp_path / 'eager.json', tmp_path / 'captured.json']
+    names = iter(found)
+
+    def make(**options: Any) -> Config:
+        return tiny(val_evaluator__outfile=str(next(names)), **options)
+
+    options = {
+        'data_root': str(tmp_path),
+        'train_dataloader__dataset__num_images': 8,
+        'val_dataloader__dataset__num_images': 9,
+        'train_cfg__val_interval': 1,
+    }
+    cfgs, regions = captured_and_eager(make, backend, 'step and evaluation', **options)
+    assert checkpoints_equal(cfgs)
+    eager, captured = (json.loads(file.read_text()) for file in found)
+    assert eager == captured
+    assert len(eager) > 20
+    routes = regions['eval']
+    assert (routes['replays'], routes['captures'], routes['problems'], routes['retired']) == (4, 1, [], {})
+    assert [(e['reason'], e['calls']) for e in routes['eager']] == [('new_signature', 2)]
+    assert regions['step']['replays'] == 4
 
 
 @pytest.mark.parametrize('kind', ['step', 'network and loss'])
