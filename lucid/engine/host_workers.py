@@ -11,7 +11,6 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
@@ -67,7 +66,7 @@ class HostWorkers:
     def _results(self, futures: list[Future[Any]]) -> Iterator[Any]:
         try:
             for future in futures:
-                yield tree_map_only(np.ndarray, torch.from_numpy, future.result())
+                yield tree_map_only(_Sent, _Sent.tensor, future.result())
         except BrokenProcessPool as error:
             self.close()
             raise RuntimeError(
@@ -79,9 +78,18 @@ class HostWorkers:
                 future.cancel()
 
 
+class _Sent:
+    """A tensor on its way as an array: tensors would travel in shared memory, a file each."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._array = tensor.numpy()
+
+    def tensor(self) -> Tensor:
+        return torch.from_numpy(self._array)
+
+
 def _call(function: Callable[..., Any], items: tuple[Any, ...]) -> Any:
-    # As arrays: tensors would travel in shared memory, a file each.
-    return tree_map_only(Tensor, Tensor.numpy, function(*items))
+    return tree_map_only(Tensor, _Sent, function(*items))
 
 
 def _begin() -> None:

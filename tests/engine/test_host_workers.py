@@ -12,7 +12,7 @@ from lucid.engine.host_workers import HostWorkers
 
 def squared(number: int, array: np.ndarray) -> dict[str, Any]:
     time.sleep(0.05 * (number == 0))  # the first comes last, were they not in order
-    return {'number': number**2, 'tensor': torch.from_numpy(array) + number, 'process': os.getpid()}
+    return {'number': number**2, 'tensor': torch.from_numpy(array) + number, 'array': array, 'process': os.getpid()}
 
 
 def broken(number: int) -> int:
@@ -41,6 +41,7 @@ def test_results_come_in_order_from_other_processes_as_the_callers_tensors(worke
     assert [each['number'] for each in found] == [0, 1, 4, 9]
     assert [each['tensor'].tolist() for each in found] == [[0, 1], [3, 4], [6, 7], [9, 10]]
     assert os.getpid() not in {each['process'] for each in found}
+    assert all(isinstance(each['array'], np.ndarray) for each in found)  # arrays stay arrays
     found[0]['tensor'].add_(1)  # writable, and nobody else's
     assert arrays.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
 

@@ -35,8 +35,8 @@ class ValLoop(BaseValLoop):
         runner: Whose model is evaluated.
         dataloader: Or its config.
         evaluator: Or its config, or that of its metrics.
-        num_workers: Processes for what the host does with predictions; 0 does it here. It pays for masks and rotated
-            boxes.
+        num_workers: Processes for what the host does with predictions, and for metrics that have a ``run``; 0 does it
+            here. It pays for masks, for rotated boxes, and for thousands of images.
 
     Raises:
         ValueError: A metric's path is unknown, or ``num_workers`` is negative.
@@ -97,12 +97,16 @@ class TestLoop(BaseTestLoop):
 
 
 def _workers(loop: Any, number: int) -> HostWorkers | None:
+    """Processes for a loop and its metrics, as long as it lives."""
     if number < 0:
         raise ValueError(f'num_workers={number} of {type(loop).__name__}; use 0 or more')
     if not number:
         return None
     workers = HostWorkers(number)
     weakref.finalize(loop, workers.close)
+    for metric in loop.evaluator.metrics:
+        if hasattr(metric, 'run'):
+            metric.run = workers.map
     return workers
 
 
