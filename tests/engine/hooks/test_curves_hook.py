@@ -92,7 +92,7 @@ def test_drawing_keeps_to_its_share_of_the_time_and_the_end_draws_what_is_left_o
 
 def test_a_share_of_the_time_that_cannot_be_meant_is_refused() -> None:
     for share in (0.0, 1.5, -0.1):
-        with pytest.raises(ValueError, match='time_share=.* must be above 0 and at most 1'):
+        with pytest.raises(ValueError, match=r'time_share=.* must be above 0 and at most 1'):
             CurvesHook(time_share=share)
 
 
