@@ -201,6 +201,22 @@ def yolo_clone(tmp_path: Path, call: Call) -> Path:
     return tmp_path
 
 
+def test_the_commands_of_the_benchmark_page_run(call: Call, tmp_path: Path) -> None:
+    for name in ('configs', 'tools'):
+        (tmp_path / name).symlink_to(ROOT / name)
+    listed = commands(ROOT / 'docs' / 'benchmark.md')
+    assert len(listed) >= 3
+    small = (
+        '--device cpu --region step --accumulate 1 --rounds 1 --micro-batches 1 --cfg-options image_size=64 '
+        'train_dataloader.batch_size=2 train_dataloader.num_workers=0 train_dataloader.dataset.num_images=8 '
+        'optim_wrapper.optimizer.ns_steps=1'
+    )
+    for command in listed:
+        call(f'{command} {small}')
+    assert (tmp_path / 'work_dirs/benchmark.json').is_file()
+    assert (tmp_path / 'work_dirs/benchmark.png').is_file()
+
+
 def test_the_commands_of_the_page_on_checking_data_run(yolo_clone: Path, call: Call) -> None:
     listed = commands(ROOT / 'docs' / 'check_data.md')
     assert len(listed) >= 2

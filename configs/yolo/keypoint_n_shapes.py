@@ -1,5 +1,5 @@
 # Scale n, four keypoints per object, on generated scenes of rotated shapes, for a first run on any machine. With a
-# CUDA card the hook replays the whole training step as CUDA graphs, which is unproven for this task (docs/capture.md);
+# CUDA card the hook replays the whole training step as CUDA graphs (what of that is proven says docs/capture.md);
 # without one the run trains eager and says so.
 _base_ = ['../_base_/runtime.py', '../_base_/schedule.py', '../_base_/keypoint.py']
 

@@ -1,71 +1,29 @@
 """How fast the training step of a config is eager and with a captured region, side by side in one run."""
 
 import itertools
-import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from mmengine.config import Config
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from lucid.apis.gpu_time import GpuTime, gpu_time
-from lucid.apis.region_names import make_regions
+from lucid.apis.benchmark_clock import wait
+from lucid.apis.benchmark_floor import floor_of
+from lucid.apis.benchmark_loading import Loading, loading_rate
+from lucid.apis.benchmark_result import Benchmark, Timing
+from lucid.apis.benchmark_turns import Turns
+from lucid.apis.data import build_dataloader
 from lucid.apis.training_pair import Batches, Side, TrainingPair
-from lucid.capture import Parts, Policy, Region, TapeMemory
-from lucid.engine.environment import environment
+from lucid.capture import Parts, Policy, TapeMemory
+from lucid.registry import MODELS
 
 NUM_BATCHES = 8  # held in memory and repeated, so that no loader is measured
-
-
-class Timing(NamedTuple):
-    """One variant: ``eager``, what is captured, or that ``, adopted`` (gradients stay in graph memory).
-
-    Milliseconds are of a micro-batch; the step of its window counts in full, divided among them.
-
-    rounds:     per round, the wall time
-    gpu:        what the card is busy with, without the gaps; None where there is no card
-    memory_mib: most that the variant reserved, capture included
-    start:      seconds of its first window: compiling of kernels, capture
-    """
-
-    variant: str
-    accumulate: int
-    rounds: list[float]
-    gpu: GpuTime | None
-    memory_mib: int
-    start: float
-
-    @property
-    def median(self) -> float:
-        """Of the rounds."""
-        return statistics.median(self.rounds)
-
-
-class Benchmark(NamedTuple):
-    """``steps`` are whole training steps; ``parts`` the forward and backward of ``module`` alone."""
-
-    config: str
-    module: str
-    precision: str
-    batch_size: int
-    image_size: tuple[int, int]
-    device: str
-    steps: list[Timing]
-    parts: list[Timing]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON types, with what it ran on."""
-        found = self._asdict()
-        for key in ('steps', 'parts'):
-            found[key] = [
-                {**t._asdict(), 'gpu': t.gpu and t.gpu._asdict(), 'median': t.median} for t in getattr(self, key)
-            ]
-        return {**found, 'environment': environment()}
+PARTS = ('step', 'module', 'loading')
 
 
 def benchmark(
@@ -78,12 +36,15 @@ def benchmark(
     precision: str = 'bf16',
     rounds: int = 7,
     micro_batches: int = 20,
+    only: Sequence[str] = PARTS,
+    profile: bool = False,
     device: str | torch.device | None = None,
 ) -> Benchmark:
-    """Time the training step of a config eager and captured, and one module of it alone.
+    """Time the training step of a config eager and captured, one module of it alone, and the loader alone.
 
     The variants take turns, so that what else the machine does falls on all of them. Batches are read before, and
-    copied to the device and prepared in each step, as in training; hooks take no part, except EMAHook.
+    copied to the device and prepared in each step, as in training; hooks take no part, except EMAHook. The loader is
+    measured last, when no variant is left.
 
     Args:
         cfg: What ``load_config`` returned, not changed.
@@ -91,44 +52,72 @@ def benchmark(
             ``+``.
         module: Path of the module that is timed alone, forward and backward, eager and captured.
         adopt: Add variants whose gradients stay in graph memory.
-        accumulate: Micro-batches of a window.
+        accumulate: Micro-batches of a window; with two numbers or more, what a micro-batch takes and what ends a window
+            are told apart.
         precision: Of ``training_pair.PRECISIONS``.
-        rounds: Turns of each variant.
+        rounds: Turns of each variant, and of the loader.
         micro_batches: Of a turn, at least; whole windows are run.
+        only: Of ``PARTS``, what is measured.
+        profile: Keep the kernels of each variant by name; there are none without a card.
         device: Default a CUDA card where there is one. Without one, the tape replays and its times mean nothing.
 
     Returns:
-        The timings, one per variant and window length, then those of the module alone.
+        The timings, one per variant and window length, those of the module alone, the bytes floor and the loader's
+        rate.
 
     Raises:
         ConfigError: The config cannot be meant, has no such module, or its data is missing.
     """
     device = torch.device(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
     parts = None if device.type == 'cuda' else Parts(memory=lambda _: TapeMemory())
-    windows = rounds * (micro_batches + max(accumulate)) + 100
-    pair = TrainingPair(cfg, region=module, steps=windows, device=device, parts=parts)
-    for names in (*regions, module):
+    pair = TrainingPair(cfg, region=module, steps=rounds * micro_batches + 100, device=device, parts=parts)
+    turns = Turns(pair, precision, rounds, micro_batches, profile)
+    timed = [part for part in ('step', 'module') if part in only]
+    for names in (*(regions if 'step' in timed else ()), *((module,) if timed else ())):
         pair.check_region(names)
     policies = {'': Policy(), ', adopted': Policy(gradients='adopt')} if adopt else {'': Policy()}
     captured = {f'{names}{how}': (names, policy) for names in regions for how, policy in policies.items()}
     alone = {f'{module}{how}': (module, policy) for how, policy in policies.items()}
     read = Batches(pair.loader, max_epochs=pair.cfg.get('train_cfg', {}).get('max_epochs', 1))
-    batches = [read(i) for i in range(NUM_BATCHES)]
+    batches = [read(i) for i in range(NUM_BATCHES if timed else 1)]
+    del read  # its workers must not read on beside what is timed
+    batch_size, height, width = batches[0]['inputs'].shape[:3]
+    steps, of_module, floor = list[Timing](), list[Timing](), None
     with _kernels_of_training(pair.cfg):
-        turns = _Turns(pair, precision, rounds, micro_batches)
-        steps = [turns.take(captured, number, _window(batches, number)) for number in accumulate]
-        parts_alone = turns.take(alone, 1, _part(module, batches[0]))
-    height, width = batches[0]['inputs'].shape[1:3]
+        if 'step' in timed:
+            for number in accumulate:
+                steps += turns.take(captured, number, _window(batches, number))
+        if 'module' in timed:
+            of_module = turns.take(alone, 1, _part(module, batches[0]))
+    if timed:
+        floor = floor_of(
+            MODELS.build(pair.cfg.model),
+            module=module,
+            image_size=(height, width),
+            batch_size=batch_size,
+            element_size=4 if precision == 'fp32' else 2,
+            device=device,
+        )
     return Benchmark(
         Path(cfg.filename or 'config').name,
         module,
         precision,
-        len(batches[0]['inputs']),
+        batch_size,
         (height, width),
         torch.cuda.get_device_name(device) if device.type == 'cuda' else 'cpu',
-        list(itertools.chain(*steps)),
-        parts_alone,
+        steps,
+        of_module,
+        floor,
+        _loading(pair, rounds, micro_batches) if 'loading' in only else None,
     )
+
+
+def _loading(pair: TrainingPair, rounds: int, micro_batches: int) -> Loading:
+    """Of the loader that training has: the pair's own starts new workers for each epoch."""
+    model = MODELS.build(pair.cfg.model).to(pair.device).train()
+    loader = build_dataloader(pair.cfg.train_dataloader, dataset=pair.loader.dataset, seed=pair.cfg.randomness.seed)
+    prepare = partial(model.data_preprocessor, training=True)
+    return loading_rate(loader, prepare, partial(wait, pair.device), rounds=rounds, num_batches=micro_batches)
 
 
 def _window(batches: Sequence[Any], accumulate: int) -> Callable[[Side], Callable[[], None]]:
@@ -171,83 +160,6 @@ def _part(path: str, batch: Any) -> Callable[[Side], Callable[[], None]]:
         return run
 
     return made
-
-
-class _Turns(NamedTuple):
-    """How variants are run."""
-
-    pair: TrainingPair
-    precision: str
-    rounds: int
-    micro_batches: int
-
-    def take(
-        self, captured: Mapping[str, tuple[str, Policy]], accumulate: int, made: Callable[[Side], Callable[[], None]]
-    ) -> list[Timing]:
-        """Build the variants one after the other, eager first, run them by turns, and release them."""
-        device = self.pair.device
-        runs: dict[str, Callable[[], None]] = {}
-        memory, start, active = dict[str, int](), dict[str, float](), list[Region]()
-        try:
-            for name, (names, policy) in {'eager': ('', Policy()), **captured}.items():
-                side = self.pair.side(self.precision, accumulate)
-                runs[name] = made(side)
-                with _Memory(device) as used:
-                    regions = make_regions(names) if names else []
-                    active += regions
-                    self.pair.capture(side, regions, policy=policy)
-                    start[name] = _seconds(runs[name], device)
-                    for _ in range(3):
-                        runs[name]()
-                memory[name] = used.mib
-            times: dict[str, list[float]] = {name: [] for name in runs}
-            windows = -(-self.micro_batches // accumulate)
-            for _ in range(self.rounds):
-                for name, run in runs.items():
-                    seconds = _seconds(run, device, times=windows)
-                    times[name].append(round(seconds * 1e3 / (windows * accumulate), 4))
-            gpu = {name: _gpu(run, accumulate) if device.type == 'cuda' else None for name, run in runs.items()}
-        finally:
-            for region in active:
-                region.release()
-        if problems := [problem for region in active for problem in region.routes.problems()]:
-            raise RuntimeError(f'a captured variant did not do its work: {problems}')
-        return [Timing(name, accumulate, times[name], gpu[name], memory[name], round(start[name], 2)) for name in runs]
-
-
-def _gpu(run: Callable[[], None], accumulate: int) -> GpuTime:
-    busy, kernels = gpu_time(run)
-    return GpuTime(round(busy / accumulate, 4), round(kernels / accumulate))
-
-
-def _seconds(run: Callable[[], object], device: torch.device, *, times: int = 1) -> float:
-    wait: Callable[[], None] = torch.cuda.synchronize if device.type == 'cuda' else lambda: None
-    wait()
-    begin = time.perf_counter()
-    for _ in range(times):
-        run()
-    wait()
-    return time.perf_counter() - begin
-
-
-class _Memory:
-    """Most MiB that were reserved inside, beyond what was before; 0 without a card."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._before = 0
-        self.mib = 0
-
-    def __enter__(self) -> '_Memory':
-        if self._device.type == 'cuda':
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats(self._device)
-            self._before = torch.cuda.memory_reserved(self._device)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._device.type == 'cuda':
-            self.mib = (torch.cuda.max_memory_reserved(self._device) - self._before) >> 20
 
 
 @contextmanager

@@ -8,8 +8,11 @@ from torch import Tensor, nn
 
 from lucid.models.layers import ConvUnit, SpatialAttention
 
-# How often a training step reads or writes each convolution's input and output: convolution, BatchNorm and the
-# backward of both, as if everything else were fused into them.
+# How often a training step reads or writes each convolution's input and output, as if everything else were fused into
+# convolution, BatchNorm and the backward of both. The convolution takes three passes over both: forward, for the
+# gradient of its input, and for that of its weight. BatchNorm takes two more, each of two reads or writes of the
+# output, which count as one of both: forward, to read what it normalizes and write it, and backward, for the sums over
+# the output and its gradient. Its statistics, and the gradient of its input, ride with the convolution.
 TRAINING_PASSES = 5
 COUNTED = (ConvUnit, nn.Conv2d, SpatialAttention, nn.Upsample)
 

@@ -15,7 +15,8 @@ from lucid.engine.optimizers.selection import as_bits, clear_if, undone_if
 
 Hyper = dict[str, Tensor]
 
-_FOREIGN_KEYS = {'params', 'param_names', 'lr_mult', 'decay_mult'}  # torch's own, and mmengine's paramwise_cfg
+# torch's own, of which it adds the last to whatever is loaded; and mmengine's paramwise_cfg.
+_FOREIGN_KEYS = {'params', 'param_names', 'differentiable', 'lr_mult', 'decay_mult'}
 
 
 class DeviceOptimizer(Optimizer):
@@ -221,7 +222,9 @@ class DeviceOptimizer(Optimizer):
         self.refresh()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        known = set(state.get('defaults', self.__dict__.get('defaults', ())))
         super().__setstate__(state)
+        self.defaults = {key: value for key, value in self.defaults.items() if key in known}
         if '_hyper' not in self.__dict__:  # copied or unpickled: torch keeps groups, state and defaults only
             self._hyper = []
             for group in self.param_groups:

@@ -113,6 +113,19 @@ def test_loading_a_state_from_before_the_first_step_starts_afresh(build: Build) 
     assert all(same(*states))
 
 
+def test_a_state_that_was_loaded_is_written_with_the_same_options_and_loads_again(build: Build) -> None:
+    first, second, third = (build(make()) for _ in range(3))
+    groups = [sorted(group) for group in first.state_dict()['param_groups']]
+    second.load_state_dict(first.state_dict())
+    assert [sorted(group) for group in second.state_dict()['param_groups']] == groups
+    assert sorted(second.defaults) == sorted(first.defaults)
+    third.load_state_dict(second.state_dict())
+    # What a run wrote that had been resumed before this was so.
+    written = second.state_dict()
+    written['param_groups'][0]['differentiable'] = False
+    third.load_state_dict(written)
+
+
 def test_a_rate_changed_between_steps_takes_effect_at_refresh_and_not_before(build: Build) -> None:
     optimizer = build(params := make())
     give_gradients(params)
