@@ -155,6 +155,12 @@ def test_the_commands_of_the_capture_page_run(tmp_path: Path) -> None:
             command = (
                 f'{command} --device cpu --region step --rounds 1 --micro-batches 1 {small.replace("--steps 1 ", "")}'
             )
+        if command.startswith('tools/benchmark_validation.py'):
+            command = (
+                f'{command} --rounds 1 --batches 1 --cfg-options image_size=64 val_dataloader.batch_size=4 '
+                'val_dataloader.num_workers=0 val_dataloader.persistent_workers=False '
+                'val_dataloader.dataset.num_images=8 data_root=data/validated'
+            )
         # The operators are small: a second thread on a busy machine costs minutes.
         run(tmp_path, command, threads=1)
 

@@ -11,6 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import Any
 
+import cv2
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
@@ -96,6 +97,7 @@ def _begin() -> None:
     """Prepare a process: one thread, no interrupts, and an end when the main process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    cv2.setNumThreads(0)
     threading.Thread(target=partial(_end_with, os.getppid()), daemon=True).start()
 
 

@@ -65,10 +65,12 @@ def decode_masks(
         np.asarray(meta['matrix'], dtype=np.float64), meta['original_hw'], (MASK_STRIDE * height, MASK_STRIDE * width)
     )
     found: list[RunLengths] = []
-    for coefficients_P, box_4 in zip(coefficients_NP, boxes_N4, strict=True):
-        inside = _pixels_inside(box_4, (height, width))
-        part, corner = _resample(_enlarge(coefficients_P, prototypes_Phw, inside) > 0.5, inside, source)
-        found.append(_run_lengths(part, corner, meta['original_hw']))
+    # A sum far below zero gives 0, one that is not finite NaN, which is not above the threshold.
+    with np.errstate(over='ignore', invalid='ignore'):
+        for coefficients_P, box_4 in zip(coefficients_NP, boxes_N4, strict=True):
+            inside = _pixels_inside(box_4, (height, width))
+            part, corner = _resample(_enlarge(coefficients_P, prototypes_Phw, inside) > 0.5, inside, source)
+            found.append(_run_lengths(part, corner, meta['original_hw']))
     return found
 
 
@@ -88,9 +90,8 @@ def _enlarge(coefficients_P: Float32, prototypes_Phw: Float32, inside: Window) -
     # One cell more on each side, or where there is none the edge, which is then that of the whole enlargement too.
     near = [slice(max(side.start // MASK_STRIDE - 1, 0), (side.stop - 1) // MASK_STRIDE + 2) for side in inside]
     part_Phw = prototypes_Phw[:, near[0], near[1]]
-    with np.errstate(over='ignore', invalid='ignore'):  # a sum far below zero gives 0, one that is not finite NaN
-        sums = coefficients_P @ part_Phw.reshape(len(part_Phw), -1)
-        cells_hw = (1 / (1 + np.exp(-sums))).reshape(part_Phw.shape[1:])
+    sums = coefficients_P @ part_Phw.reshape(len(part_Phw), -1)
+    cells_hw = (1 / (1 + np.exp(-sums))).reshape(part_Phw.shape[1:])
     size = (MASK_STRIDE * part_Phw.shape[2], MASK_STRIDE * part_Phw.shape[1])
     enlarged = np.asarray(cv2.resize(cells_hw, size, interpolation=cv2.INTER_LINEAR), dtype=np.float32)
     rows, columns = (

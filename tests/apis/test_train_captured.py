@@ -178,7 +178,9 @@ def test_every_shipped_capture_config_replays(name: str, tmp_path: Path, backend
     train(cfg)
     report = json.loads((tmp_path / FILE).read_text())
     assert report['problems'] == []
-    assert {region['replays'] for region in report['regions'].values()} == {3}
+    replays = {name: region['replays'] for name, region in report['regions'].items()}
+    assert replays.pop('eval') == 1  # a validation of one batch
+    assert set(replays.values()) == {3}
 
 
 @pytest.fixture(scope='module')
@@ -311,7 +313,8 @@ def test_the_detector_names_the_task_of_its_head(tiny: Make) -> None:
     ],
 )
 def test_the_shipped_capture_configs_capture_what_their_names_say(name: str, kind: str) -> None:
-    assert load_config(CONFIG.with_name(f'{name}.py')).custom_hooks == [{**CAPTURE, 'regions': REGIONS[kind]}]
+    regions = [*REGIONS[kind], {'type': 'EvalRegion'}]
+    assert load_config(CONFIG.with_name(f'{name}.py')).custom_hooks == [{**CAPTURE, 'regions': regions}]
 
 
 def test_the_host_time_of_a_replayed_call_is_told_by_part(tiny: Make, backend: str) -> None:
