@@ -2,5 +2,8 @@
 _base_ = ['yolo_capture.py']
 
 custom_hooks = [
-    dict(type='CaptureHook', regions=[dict(type='ModuleRegion', target='network'), dict(type='LossRegion')]),
+    dict(
+        type='CaptureHook',
+        regions=[dict(type='ModuleRegion', target='network'), dict(type='LossRegion'), dict(type='EvalRegion')],
+    ),
 ]

@@ -206,6 +206,12 @@ def test_the_commands_of_the_capture_page_run(
             command = f'{command} --steps 1 {small}'
         if command.startswith('tools/benchmark.py'):
             command = f'{command} --device cpu --region step --rounds 1 --micro-batches 1 {small}'
+        if command.startswith('tools/benchmark_validation.py'):
+            command = (
+                f'{command} --rounds 1 --batches 1 {small} val_dataloader.batch_size=4 '
+                'val_dataloader.num_workers=0 val_dataloader.persistent_workers=False '
+                f'val_dataloader.dataset.num_images=8 data_root={tmp_path}/validated'
+            ).replace('--accumulate 1 ', '')
         call(command)
     assert [(given['image_size'], given['batch_size']) for given in measured] == [(64, 2)]
 

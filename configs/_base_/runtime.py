@@ -11,9 +11,10 @@ default_hooks = dict(
     ema=dict(type='EMAHook'),
     branch_weight=dict(type='BranchWeightHook'),
     early_stopping=dict(type='EarlyStoppingHook', patience=None),  # epochs without a better save_best; None: never
-    pictures=dict(type='VisualizationHook'),
+    # time_share: in a run of fast epochs drawing would take longer than training
+    pictures=dict(type='VisualizationHook', time_share=0.05),
     figures=dict(type='EvaluationFiguresHook'),
-    curves=dict(type='CurvesHook'),
+    curves=dict(type='CurvesHook', time_share=0.05),
     progress=dict(type='ProgressHook'),
     environment=dict(type='EnvironmentHook'),
     device_images=dict(type='DeviceImagesHook'),

@@ -12,4 +12,4 @@ train_dataloader = dict(num_workers=2, dataset=dict(type='ShapesDataset', num_im
 val_dataloader = dict(batch_size=32, num_workers=1, dataset=dict(type='ShapesDataset', num_images=128))
 val_evaluator = dict(sigmas=0.072)  # as in the loss, of each of the four points
 default_hooks = dict(logger=dict(interval=16))
-custom_hooks = [dict(type='CaptureHook', regions=[dict(type='StepRegion')])]
+custom_hooks = [dict(type='CaptureHook', regions=[dict(type='StepRegion'), dict(type='EvalRegion')])]

@@ -11,4 +11,4 @@ train_dataloader = dict(batch_size=4, dataset=_images)
 val_dataloader = dict(batch_size=25, dataset=_images)
 val_evaluator = dict(sigmas=0.072)  # as in the loss, of each of the four points
 default_hooks = dict(logger=dict(interval=25))
-custom_hooks = [dict(type='CaptureHook', regions=[dict(type='StepRegion')])]
+custom_hooks = [dict(type='CaptureHook', regions=[dict(type='StepRegion'), dict(type='EvalRegion')])]

@@ -10,4 +10,4 @@ _images = dict(type='ShapesDataset', split='train', num_images=100, scene_size=1
 train_dataloader = dict(batch_size=4, dataset=_images)
 val_dataloader = dict(batch_size=25, dataset=_images)
 default_hooks = dict(checkpoint=dict(save_best='coco/recall50'), logger=dict(interval=25))
-custom_hooks = [dict(type='CaptureHook', regions=[dict(type='StepRegion')])]
+custom_hooks = [dict(type='CaptureHook', regions=[dict(type='StepRegion'), dict(type='EvalRegion')])]

@@ -11,4 +11,4 @@ optim_wrapper = dict(optimizer=dict(lr=0.05, momentum=0.9))
 train_dataloader = dict(num_workers=2, dataset=dict(type='ShapesDataset', num_images=512))
 val_dataloader = dict(batch_size=32, num_workers=1, dataset=dict(type='ShapesDataset', num_images=128))
 default_hooks = dict(logger=dict(interval=16))
-custom_hooks = [dict(type='CaptureHook', regions=[dict(type='StepRegion')])]
+custom_hooks = [dict(type='CaptureHook', regions=[dict(type='StepRegion'), dict(type='EvalRegion')])]

@@ -93,6 +93,16 @@ CLAIMS: Mapping[str, Claim] = {
         ('step',),
     ),
     **{name: _task(name) for name in ('segment', 'oriented', 'keypoint')},
+    'evaluation': Claim(
+        'evaluation finds bit for bit what eager does, for every task, in the memory of the training beside it',
+        (
+            'tests/apis/test_train_captured.py',
+            'tests/capture/test_eval_region.py',
+            'tests/engine/hooks/test_capture_evaluation.py',
+            'tests/engine/test_predictions.py',
+        ),
+        (),
+    ),
 }
 
 

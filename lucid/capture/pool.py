@@ -1,7 +1,10 @@
 """One memory pool, the recordings that share it, and the hold that keeps them out of each other's way."""
 
 import weakref
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
+
+import torch
 
 from lucid.capture.graph import Memory
 from lucid.capture.ownership import Holder, Ownership
@@ -21,7 +24,8 @@ class Pool:
     """Graph memory shared by the recordings of one region.
 
     Every replay goes through ``before_forward`` or ``before_backward``, because every replay may overwrite whatever
-    the pool holds for the others.
+    the pool holds for the others. ``neighbours`` gives the pools whose recordings lie in the same memory and may leave
+    something there: while one of them holds, this one is held too, and they are told of a replay beforehand.
     """
 
     def __init__(self, memory: Memory, ownership: Ownership) -> None:
@@ -29,6 +33,7 @@ class Pool:
         self.ownership = ownership
         self.recordings: list[Recording] = []
         self.extras: list[Releasable] = []  # serve no call of their own, and go with the pool
+        self.neighbours: Callable[[], Iterable[Pool]] = tuple
         self._pending: weakref.ref[object] | None = None
 
     @property
@@ -38,7 +43,8 @@ class Pool:
         Until then a replay would overwrite the activations that the backward reads. The autograd node is held weakly:
         a loss that is dropped without backward frees it, and the pool with it.
         """
-        return self._pending is not None and self._pending() is not None
+        waits = self._pending is not None and self._pending() is not None
+        return waits or any(pool.held for pool in self.neighbours())
 
     def hold(self, node: object) -> None:
         """``node`` is the autograd node of a forward that has just been replayed."""
@@ -54,6 +60,8 @@ class Pool:
     def before_forward(self) -> None:
         """To call before each forward replay."""
         self.ownership.before_forward(self._holders())
+        for pool in self.neighbours():
+            pool.before_forward()
 
     def before_backward(self) -> None:
         """To call before each backward replay."""
@@ -80,3 +88,17 @@ class Pool:
 
     def _holders(self) -> list[Holder]:
         return [Holder(r.parameters, r.gradients) for r in self.recordings if r.gradients is not None]
+
+
+class SharedMemory:
+    """One memory per device for several regions: what makes memory, however often it is asked."""
+
+    def __init__(self, make: Callable[[torch.device], Memory | None]) -> None:
+        self._make = make
+        self._memories: dict[torch.device, Memory | None] = {}
+
+    def __call__(self, device: torch.device) -> Memory | None:
+        """The memory of a device."""
+        if device not in self._memories:
+            self._memories[device] = self._make(device)
+        return self._memories[device]

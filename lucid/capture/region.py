@@ -38,7 +38,8 @@ class Served(NamedTuple):
 class Region(ABC):
     """A part of a model, captured: what its calls have in common, whatever they record.
 
-    Between ``activate`` and ``release`` calls in training with gradients on are replayed, all others run as they are.
+    Between ``activate`` and ``release`` calls in training with gradients on are replayed, all others run as they are;
+    of an ``EvalRegion`` it is the other way round.
     ``micro_batches`` is the number of micro-batches of the current window; whoever drives the training sets it.
     ``compile`` runs training calls through torch.compile, replayed or not.
     Subclasses take the calls (``_attach``, ``_detach``) and make the recordings (``_record``).
@@ -158,18 +159,22 @@ class Region(ABC):
         return self._parts.guards(module)
 
     def _plain_reason(self, module: nn.Module) -> Reason | None:
-        """Why this call cannot be a training call of the region, whatever has been recorded."""
+        """Why this call cannot be one that the region replays, whatever has been recorded."""
         if is_recording() or (self._on_cuda and torch.cuda.is_current_stream_capturing()):
             return Reason.NESTED
+        if reason := self._mode_reason(module):
+            return reason
+        if torch._C._len_torch_dispatch_stack() or torch.is_anomaly_enabled() or torch._C._get_tracing_state():
+            return Reason.WATCHED
+        return None
+
+    def _mode_reason(self, module: nn.Module) -> Reason | None:
+        """Why the mode of the target, or of torch, is none that the region replays."""
         if not module.training:
             return Reason.EVAL
         if not torch.is_grad_enabled():
             return Reason.NO_GRAD
-        if self._eager_windows and self.micro_batches > 1:
-            return Reason.ACCUMULATION
-        if torch._C._len_torch_dispatch_stack() or torch.is_anomaly_enabled() or torch._C._get_tracing_state():
-            return Reason.WATCHED
-        return None
+        return Reason.ACCUMULATION if self._eager_windows and self.micro_batches > 1 else None
 
     def _blocked(self, module: nn.Module) -> tuple[Reason, str] | None:
         """Check the guards; retire what they refuse. Returns why the call must be eager, or None."""
@@ -199,6 +204,7 @@ class Region(ABC):
         fruitless = all(recording.num_replays <= 1 for recording in pool.recordings)
         self._num_fruitless = self._num_fruitless + 1 if fruitless else 0
         pool.release()
+        self.routes.num_bytes = 0
         self.routes.retired[change] += 1
         logger.info('%s: recordings retired: %s', self.name, change)
         if self._policy.on_change == 'raise':
@@ -250,14 +256,14 @@ class Region(ABC):
         return Reason.NEW_SIGNATURE, signature.describe()
 
     def _capture(self, module: nn.Module, leaves: list[Any], signature: Signature, pool: Pool) -> Any:
-        started = time.perf_counter()
+        started, before = time.perf_counter(), pool.memory.num_bytes()
         with capturing(module, signature, name=self.name, parts=self._parts, device=self._device) as check:
             recording = self._record(module, leaves, signature, pool)
             make(recording, check)
         pool.add(recording)
         self.routes.captures += 1
         self.routes.capture_seconds += time.perf_counter() - started
-        self.routes.num_bytes = pool.memory.num_bytes()
+        self.routes.num_bytes += pool.memory.num_bytes() - before
         logger.info('%s: captured %s', self.name, signature.describe())
         return recording
 

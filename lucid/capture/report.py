@@ -16,6 +16,7 @@ class Reason(enum.Enum):
     ACCUMULATION = 'the accumulation table says eager', True
     NEW_SIGNATURE = 'a signature without recording', True
     NESTED = 'inside another capture', True
+    INFERENCE = 'inference mode is on', True
     WATCHED = 'a dispatch mode, a tracer or anomaly mode watches', True
     INPUT = 'an input that capture cannot hold', False
     HOOK = 'a hook that a replay would not run', False
@@ -30,7 +31,7 @@ class Reason(enum.Enum):
 
 
 class Routes:
-    """Counts of one region's calls, captures and retirements."""
+    """Counts of one region's calls, captures and retirements; ``due`` is whether there should have been calls."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -41,6 +42,7 @@ class Routes:
         self.eager: Counter[tuple[Reason, str]] = Counter()
         self.retired: Counter[str] = Counter()
         self.slot_taken = False
+        self.due = True
 
     @property
     def calls(self) -> int:
@@ -61,12 +63,12 @@ class Routes:
         ]
         if self.slot_taken:
             found.append(f'{self.name}: module.compile() took its calls in mid-run; compile or capture, not both')
-        if self.calls == 0:
+        if self.calls == 0 and self.due:
             found.append(
                 f'{self.name}: never called; the model calls another module, `.forward()` or another method of it; '
                 f'call it as a function or choose the target that is'
             )
-        elif self.replays == 0 and all(reason is not Reason.NO_CUDA for reason, _ in self.eager):
+        elif self.calls and self.replays == 0 and all(reason is not Reason.NO_CUDA for reason, _ in self.eager):
             found.append(f'{self.name}: never replayed in {self.calls} calls')
         return found
 
@@ -106,7 +108,7 @@ class Report:
         rows = [('region', 'route', 'calls', 'reason')]
         for routes in self.routes:
             if not routes.calls:
-                rows.append((routes.name, '-', '0', 'UNEXPECTED: never called'))
+                rows.append((routes.name, '-', '0', 'UNEXPECTED: never called' if routes.due else 'was not needed'))
             if routes.replays:
                 note = f'{routes.captures} captures, {routes.capture_seconds:.1f} s, {routes.num_bytes / 2**20:.0f} MiB'
                 rows.append((routes.name, 'replay', str(routes.replays), note))

@@ -1,9 +1,8 @@
 """The step region: the whole training step of a model as graphs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from types import MethodType
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,6 +12,7 @@ from lucid.capture.capturing import capturing, make
 from lucid.capture.compiling import CompiledModules
 from lucid.capture.errors import CaptureError, TargetError
 from lucid.capture.guards import Guards
+from lucid.capture.method_slot import MethodSlot
 from lucid.capture.pool import Pool
 from lucid.capture.region import Region, Served
 from lucid.capture.report import Reason
@@ -72,7 +72,7 @@ class StepRegion(Region):
         self._wrapper = self._sums = None
         self._ends = {}
         self._compiled = CompiledModules(model, self.compiled_paths(model))
-        self._slot = _Slot(self._step, model)
+        self._slot = MethodSlot(model, 'step', self._step)
         vars(model)['step'] = self._slot
 
     def _detach(self, module: nn.Module) -> None:
@@ -137,7 +137,7 @@ class StepRegion(Region):
             return
         end = self._ends.get(pattern)
         if end is None:
-            end = WindowEnd(wrapper, pool, sums, pattern)
+            end, before = WindowEnd(wrapper, pool, sums, pattern), pool.memory.num_bytes()
             try:
                 with capturing(model, signature, name='the step', parts=self._parts, device=self._device) as check:
                     make(end, check)
@@ -152,7 +152,7 @@ class StepRegion(Region):
                 return
             self._ends[pattern] = end
             pool.extras.append(end)
-            self.routes.num_bytes = pool.memory.num_bytes()
+            self.routes.num_bytes += pool.memory.num_bytes() - before
         end.replay()
 
     def _make_guards(self, module: nn.Module) -> Guards:
@@ -165,26 +165,6 @@ class StepRegion(Region):
     def _record(self, module: nn.Module, leaves: list[Any], signature: Signature, pool: Pool) -> MicroBatch:
         assert self._sums is not None
         return MicroBatch(module, self._wrapper, leaves, signature, pool, self._sums)
-
-
-class _Slot:
-    """What takes the steps; copies and pickles of the model get its own step in its place."""
-
-    def __init__(self, step: Callable[..., Any], model: nn.Module) -> None:
-        self._step, self._model = step, model
-
-    def __call__(self, data: Mapping[str, Any], optim_wrapper: Any) -> Any:
-        return self._step(data, optim_wrapper)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return _own_step(memo.get(id(self._model), self._model))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _own_step, (self._model,)
-
-
-def _own_step(model: Any) -> Any:
-    return MethodType(type(model).step, model)
 
 
 def _place(kind: type, name: str) -> int:

@@ -7,11 +7,13 @@ from typing import Any, ClassVar
 from mmengine.evaluator import BaseMetric
 
 from lucid.evaluation.evaluations import (
+    Comparison,
     Evaluation,
     Images,
+    Run,
     check_images,
     chief_key,
-    evaluate,
+    evaluations_of,
     images_by_path,
     is_content,
     reports_of,
@@ -31,6 +33,9 @@ class DetectionMetric(BaseMetric):
     """Average precision of what a subclass compares, ``kinds``, of every path from one forward to detections.
 
     The first of ``kinds`` is what is kept of a prediction, written to ``outfile`` and reported.
+
+    Attributes: ``run``, what calls a function for each path and kind at the end of an evaluation, as ``map`` does; a
+    loop with processes of its own puts theirs there.
 
     Args:
         ann_file: COCO JSON of the evaluated images, or its content; None takes ``annotation_file`` of the data set's
@@ -74,6 +79,7 @@ class DetectionMetric(BaseMetric):
         self.outfile = outfile
         self.format_only = format_only
         self._ground_truth: GroundTruth | None = None
+        self.run: Run = map
         self._evaluations: list[Evaluation] = []
 
     @BaseMetric.dataset_meta.setter
@@ -125,20 +131,21 @@ class DetectionMetric(BaseMetric):
                 than its image, or another number of keypoints.
         """
         truth, kind = self.ground_truth, self.kinds[0]
-        self._evaluations = []
+        comparisons: list[Comparison] = []
         for path, images in images_by_path(results, self.paths).items():
             first = path == self.paths[0]
             check_images(images, truth, first=first)
             if first and self.outfile is not None:
                 write_images(images, truth, kind, self.outfile, named=is_content(self.ann_file))
             if not self.format_only:
-                self._evaluations += self._evaluate(path, images)
+                comparisons += self._comparisons(path, images)
+        self._evaluations = evaluations_of(comparisons, run=self.run)
         return summarise(self._evaluations) if self._evaluations else {}
 
-    def _evaluate(self, path: str, images: Images) -> list[Evaluation]:
-        """Compare the detections of one path in every way."""
+    def _comparisons(self, path: str, images: Images) -> list[Comparison]:
+        """Every way in which the detections of one path are compared."""
         limits = self.max_detections, self.recall_detections
-        return [evaluate(path, kind, images, self.ground_truth, limits=limits) for kind in self.kinds]
+        return [Comparison(path, kind, images, self.ground_truth, limits) for kind in self.kinds]
 
     def reports(
         self, *, num_worst: int = 8, confusion_rule: tuple[float, float] = (0.25, 0.5)

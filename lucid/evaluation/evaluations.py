@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from lucid.structures.detections import PATHS
 from lucid.structures.evaluation import EvaluationReport
 
 Images = Mapping[int, ImageResult]
+Run = Callable[..., Iterable[Any]]
 
 
 class Evaluation(NamedTuple):
@@ -38,31 +39,46 @@ class Evaluation(NamedTuple):
         return prefix_of(self.path, self.kind)
 
 
-def evaluate(
-    path: str,
-    kind: Kind,
-    images: Images,
-    truth: GroundTruth,
-    *,
-    limits: tuple[int, int],
-    sigmas: np.ndarray | None = None,
-) -> Evaluation:
-    """Compare the detections of one path in one way.
+class Comparison(NamedTuple):
+    """What an evaluation is made of.
+
+    path:   how the detections came
+    kind:   what is compared
+    images: detections by image id
+    truth:  the annotations
+    limits: detections per class and image that AP and AR count, and those that ``recall50`` counts
+    sigmas: (J,), of keypoints
+    """
+
+    path: str
+    kind: Kind
+    images: Images
+    truth: GroundTruth
+    limits: tuple[int, int]
+    sigmas: np.ndarray | None = None
+
+
+def figures_of(comparison: Comparison) -> AveragePrecision:
+    """Compare the detections of one path in one way; nothing but the figures comes of it, so that any process can."""
+    _, kind, images, truth, limits, sigmas = comparison
+    rows = result_rows(images, truth, kind)
+    return average_precision(rows, sorted(images), truth, limits=limits, kind=kind, sigmas=sigmas)
+
+
+def evaluations_of(comparisons: Sequence[Comparison], *, run: Run = map) -> list[Evaluation]:
+    """The figures of comparisons, and what they rest on.
 
     Args:
-        path: How they came.
-        kind: What is compared.
-        images: Detections by image id.
-        truth: The annotations.
-        limits: Detections per class and image that AP and AR count, and those that ``recall50`` counts.
-        sigmas: (J,), of keypoints.
+        comparisons: Of all paths.
+        run: What calls a function for each of them, in order, as the builtin ``map`` does.
 
     Returns:
-        The figures, and what they rest on.
+        One per comparison.
     """
-    rows = result_rows(images, truth, kind)
-    figures = average_precision(rows, sorted(images), truth, limits=limits, kind=kind, sigmas=sigmas)
-    return Evaluation(path, kind, images, truth, figures, sigmas)
+    return [
+        Evaluation(one.path, one.kind, one.images, one.truth, figures, one.sigmas)
+        for one, figures in zip(comparisons, run(figures_of, comparisons), strict=True)
+    ]
 
 
 def images_by_path(results: Sequence[tuple], paths: Sequence[str]) -> dict[str, dict[int, ImageResult]]:

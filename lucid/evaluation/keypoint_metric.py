@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lucid.evaluation.detection_metric import DetectionMetric
-from lucid.evaluation.evaluations import Evaluation, Images, evaluate
+from lucid.evaluation.evaluations import Comparison, Images
 from lucid.evaluation.ground_truth import GroundTruth
 from lucid.evaluation.kinds import BOXES, KEYPOINTS
 from lucid.registry import METRICS
@@ -78,11 +78,11 @@ class CocoKeypointMetric(DetectionMetric):
         checked_sigmas(self.sigmas, truth.num_keypoints)
         return truth
 
-    def _evaluate(self, path: str, images: Images) -> list[Evaluation]:
+    def _comparisons(self, path: str, images: Images) -> list[Comparison]:
         truth, sigmas_J = self.ground_truth, checked_sigmas(self.sigmas, self.ground_truth.num_keypoints)
         limits = {KEYPOINTS: self.max_detections, BOXES: min(BOX_DETECTIONS, self.recall_detections)}
         return [
-            evaluate(path, kind, images, truth, limits=(limits[kind], self.recall_detections), sigmas=sigmas_J)
+            Comparison(path, kind, images, truth, (limits[kind], self.recall_detections), sigmas_J)
             for kind in self.kinds
         ]
 

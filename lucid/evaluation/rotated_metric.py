@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from lucid.evaluation.detection_metric import DetectionMetric
-from lucid.evaluation.evaluations import Evaluation, Images, evaluate
+from lucid.evaluation.evaluations import Comparison, Images
 from lucid.evaluation.ground_truth import GroundTruth
 from lucid.evaluation.kinds import RBOXES, WHOLE, Kind
 from lucid.evaluation.results import ImageResult
@@ -95,17 +95,17 @@ class RotatedMetric(DetectionMetric):
         _ = self.ground_truth  # tells whether images are tiles
         return (RBOXES, WHOLE) if self._tiles else self.kinds
 
-    def _evaluate(self, path: str, images: Images) -> list[Evaluation]:
+    def _comparisons(self, path: str, images: Images) -> list[Comparison]:
         truth, most = self.ground_truth, self.max_detections
         best = {image_id: _best(result, most) for image_id, result in images.items()}
-        found = [evaluate(path, RBOXES, best, truth, limits=(most, most))]
-        return [*found, self._evaluate_whole(path, images)] if self._tiles else found
+        found = [Comparison(path, RBOXES, best, truth, (most, most))]
+        return [*found, self._whole(path, images)] if self._tiles else found
 
-    def _evaluate_whole(self, path: str, images: Images) -> Evaluation:
+    def _whole(self, path: str, images: Images) -> Comparison:
         whole = merged_results(images, self._tiles)
         most = max((len(result.scores) for result in whole.values()), default=0) or 1
         truth = merged_truth(self.ground_truth, self._tiles, images)
-        return evaluate(path, WHOLE, whole, truth, limits=(most, most))
+        return Comparison(path, WHOLE, whole, truth, (most, most))
 
 
 def _best(result: ImageResult, number: int) -> ImageResult:

@@ -1,9 +1,9 @@
 """From raw outputs of a branch to detections, and from those to predictions in the original image.
 
-Shape suffixes: B images, A anchors, C classes, K detections per image.
+Shape suffixes: B images, A anchors, C classes, K detections per image, N columns of a row or kept rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
@@ -106,38 +106,38 @@ class Placed(NamedTuple):
     prediction: Prediction
     rows_N: NDArray[np.int64]
 
-    def rows(self, device: torch.device) -> Tensor:
-        """``rows_N`` on a device."""
-        return torch.from_numpy(self.rows_N).to(device)
+
+def pack_rows(detections: Detections, numbers_BKN: Tensor | None = None) -> Tensor:
+    """Detections, and what else their rows hold, as one float32 (B, K, 6 + N) on the device, so that one transfer does.
+
+    Columns: the box, the score, the label, the N numbers. A label survives float32 up to 2 ** 24.
+    """
+    columns = [detections.boxes_BK4, detections.scores_BK.unsqueeze(-1), detections.labels_BK.unsqueeze(-1)]
+    if numbers_BKN is not None:
+        columns.append(numbers_BKN)
+    return torch.cat([column.float() for column in columns], dim=-1)
 
 
-def to_predictions(detections: Detections, metas: Sequence[Mapping[str, Any]]) -> list[Prediction]:
-    """Detections in pixels of each original image, in one transfer from the device.
+def place_detections(rows_KN: NDArray[np.float32], meta: Mapping[str, Any]) -> Prediction:
+    """The prediction that ``place_rows`` makes."""
+    return place_rows(rows_KN, meta).prediction
+
+
+def place_rows(rows_KN: NDArray[np.float32], meta: Mapping[str, Any]) -> Placed:
+    """The detections of one image, as ``pack_rows`` gives them, in pixels of the original image.
 
     Padding rows are dropped, and so are boxes that are empty: inverted, or wholly outside the image.
 
     Args:
-        detections: of the whole batch.
-        metas: per image ``image_id``, ``file``, ``original_hw`` and ``matrix`` (3x3, original pixels to input pixels).
+        rows_KN: on the host; what is behind the label is not looked at.
+        meta: ``image_id``, ``file``, ``original_hw`` and ``matrix`` (3x3, original pixels to input pixels).
 
     Returns:
-        One prediction per image; its tensors are the caller's.
+        The prediction, whose tensors are the caller's, and the rows that it kept.
     """
-    return [placed.prediction for placed in place_detections(detections, metas)]
-
-
-def place_detections(detections: Detections, metas: Sequence[Mapping[str, Any]]) -> list[Placed]:
-    """What ``to_predictions`` gives, and which rows of the detections it kept, for what else the rows hold."""
-    # One tensor, one transfer; a label survives float32 up to 2 ** 24.
-    rows_BK6 = torch.cat(
-        (
-            detections.boxes_BK4.float(),
-            detections.scores_BK.float().unsqueeze(-1),
-            detections.labels_BK.float().unsqueeze(-1),
-        ),
-        dim=-1,
-    ).cpu()
-    return [_place(rows_K6.numpy(), meta) for rows_K6, meta in zip(rows_BK6, metas, strict=True)]
+    boxes_K4 = warp_boxes(np.linalg.inv(np.asarray(meta['matrix'], dtype=np.float64)), rows_KN[:, :4])
+    usable_K = (rows_KN[:, 4] > 0) & has_area(rows_KN)
+    return place_boxes(boxes_K4, rows_KN[:, 4], rows_KN[:, 5], usable_K=usable_K, meta=meta)
 
 
 def place_boxes(
@@ -155,7 +155,7 @@ def place_boxes(
         scores_K: best first.
         labels_K: whole numbers.
         usable_K: the others are dropped, and so are boxes wholly outside the image.
-        meta: as ``to_predictions`` wants it.
+        meta: as ``place_rows`` wants it.
 
     Returns:
         The prediction, whose tensors are the caller's, and the rows that it kept.
@@ -201,9 +201,3 @@ def of_path(prediction: Mapping[str, Any], path: str) -> Mapping[str, Any]:
         )
     found: Mapping[str, Any] = prediction[path]
     return found
-
-
-def _place(rows_K6: NDArray[np.float32], meta: Mapping[str, Any]) -> Placed:
-    boxes_K4 = warp_boxes(np.linalg.inv(np.asarray(meta['matrix'], dtype=np.float64)), rows_K6[:, :4])
-    usable_K = (rows_K6[:, 4] > 0) & has_area(rows_K6)
-    return place_boxes(boxes_K4, rows_K6[:, 4], rows_K6[:, 5], usable_K=usable_K, meta=meta)

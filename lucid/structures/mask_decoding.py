@@ -1,7 +1,7 @@
-"""Masks of detections: sums of prototypes, at the resolution of the original image, as run lengths.
+"""Masks of detections: sums of prototypes, at the resolution of the original image, as run lengths; on the host.
 
-Shape suffixes: N kept detections of one image, K prototypes, h, w cells of the prototypes, H, W pixels of the network
-input.
+Shape suffixes: K rows of one image, C columns of a row, N detections, P prototypes, h, w cells of the prototypes, H, W
+pixels of the network input.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,38 +9,49 @@ from typing import Any
 
 import cv2
 import numpy as np
-import torch
 from faster_coco_eval import mask as coco_mask
 from numpy.typing import NDArray
-from torch import Tensor
 
-from lucid.structures.affine import Matrix, keeps_axes
-from lucid.structures.detections import RunLengths
+from lucid.structures.affine import Float32, Matrix, keeps_axes
+from lucid.structures.detections import Prediction, RunLengths, place_rows
 from lucid.structures.targets import MASK_STRIDE
-
-CHUNK_BYTES = 2**26
-"""Of the sums of prototypes that exist at a time."""
 
 Window = tuple[slice, slice]
 """Rows and columns."""
 
 
-@torch.no_grad()
+def place_masks(rows_KC: Float32, prototypes_Phw: Float32, meta: Mapping[str, Any]) -> Prediction:
+    """The detections of one image with ``masks`` at the resolution of the original image.
+
+    Args:
+        rows_KC: as ``pack_rows`` gives them; behind the label the coefficients of the prototypes.
+        prototypes_Phw: of the whole network input.
+        meta: as ``place_rows`` wants it.
+
+    Returns:
+        The prediction, whose tensors are the caller's.
+    """
+    prediction, rows_N = place_rows(rows_KC, meta)
+    kept_NC = rows_KC[rows_N]
+    prediction['masks'] = decode_masks(kept_NC[:, 6:], prototypes_Phw, kept_NC[:, :4], meta=meta)
+    return prediction
+
+
 def decode_masks(
-    coefficients_NK: Tensor, prototypes_Khw: Tensor, boxes_N4: Tensor, *, meta: Mapping[str, Any]
+    coefficients_NP: Float32, prototypes_Phw: Float32, boxes_N4: Float32, *, meta: Mapping[str, Any]
 ) -> list[RunLengths]:
-    """Masks of one image in its original pixels, row by row; reads the device.
+    """Masks of one image in its original pixels, row by row.
 
     The sum of prototypes becomes a probability per cell, is enlarged bilinearly to the network input, cut to the
     detection's box (a pixel whose centre is on the left or upper edge is inside, on the right or lower one outside),
     thresholded above 0.5, and each original pixel takes the value of the input pixel that its centre falls into.
 
-    The sums are the device's, some detections at a time; what follows is the host's, and only inside the box: memory
-    is bounded whatever N and the size of the original image are.
+    All of it only inside the box, one detection at a time: memory is bounded whatever N and the size of the original
+    image are, and a mask does not depend on what else was found.
 
     Args:
-        coefficients_NK: any floating dtype, as are the prototypes.
-        prototypes_Khw: of the whole network input, ``MASK_STRIDE`` pixels per cell.
+        coefficients_NP: float32, as are the prototypes.
+        prototypes_Phw: of the whole network input, ``MASK_STRIDE`` pixels per cell.
         boxes_N4: xyxy, pixels of the network input.
         meta: ``original_hw`` and ``matrix`` (3x3, original pixels to input pixels).
 
@@ -49,20 +60,16 @@ def decode_masks(
 
     Source: YOLACT (arXiv:1904.02689) sec. 3.1, 3.2; cutting after the enlargement is this project's choice.
     """
-    _, height, width = prototypes_Khw.shape
+    _, height, width = prototypes_Phw.shape
     source = _source_pixels(
         np.asarray(meta['matrix'], dtype=np.float64), meta['original_hw'], (MASK_STRIDE * height, MASK_STRIDE * width)
     )
-    boxes = boxes_N4.float().cpu().numpy()
-    step = max(1, CHUNK_BYTES // (4 * height * width))
     found: list[RunLengths] = []
-    for start in range(0, len(boxes), step):
-        with torch.autocast(prototypes_Khw.device.type, enabled=False):
-            sums = coefficients_NK[start : start + step].float() @ prototypes_Khw.float().flatten(1)
-        cells = sums.sigmoid().view(-1, height, width).cpu().numpy()
-        for cells_hw, box_4 in zip(cells, boxes[start : start + step], strict=True):
+    # A sum far below zero gives 0, one that is not finite NaN, which is not above the threshold.
+    with np.errstate(over='ignore', invalid='ignore'):
+        for coefficients_P, box_4 in zip(coefficients_NP, boxes_N4, strict=True):
             inside = _pixels_inside(box_4, (height, width))
-            part, corner = _resample(_enlarge(cells_hw, inside) > 0.5, inside, source)
+            part, corner = _resample(_enlarge(coefficients_P, prototypes_Phw, inside) > 0.5, inside, source)
             found.append(_run_lengths(part, corner, meta['original_hw']))
     return found
 
@@ -76,15 +83,17 @@ def _pixels_inside(box_4: NDArray[np.float32], cells: tuple[int, int]) -> Window
     return slice(top, max(top, bottom)), slice(left, max(left, right))
 
 
-def _enlarge(cells_hw: NDArray[np.float32], inside: Window) -> NDArray[np.float32]:
+def _enlarge(coefficients_P: Float32, prototypes_Phw: Float32, inside: Window) -> Float32:
     """Pixels of the bilinear enlargement in a window, from the cells that they lie between."""
     if any(side.stop == side.start for side in inside):
         return np.zeros([side.stop - side.start for side in inside], dtype=np.float32)
     # One cell more on each side, or where there is none the edge, which is then that of the whole enlargement too.
     near = [slice(max(side.start // MASK_STRIDE - 1, 0), (side.stop - 1) // MASK_STRIDE + 2) for side in inside]
-    part_hw = np.ascontiguousarray(cells_hw[near[0], near[1]])
-    size = (MASK_STRIDE * part_hw.shape[1], MASK_STRIDE * part_hw.shape[0])
-    enlarged = np.asarray(cv2.resize(part_hw, size, interpolation=cv2.INTER_LINEAR), dtype=np.float32)
+    part_Phw = prototypes_Phw[:, near[0], near[1]]
+    sums = coefficients_P @ part_Phw.reshape(len(part_Phw), -1)
+    cells_hw = (1 / (1 + np.exp(-sums))).reshape(part_Phw.shape[1:])
+    size = (MASK_STRIDE * part_Phw.shape[2], MASK_STRIDE * part_Phw.shape[1])
+    enlarged = np.asarray(cv2.resize(cells_hw, size, interpolation=cv2.INTER_LINEAR), dtype=np.float32)
     rows, columns = (
         slice(side.start - MASK_STRIDE * cells.start, side.stop - MASK_STRIDE * cells.start)
         for side, cells in zip(inside, near, strict=True)
@@ -135,12 +144,12 @@ def _run_lengths(part: NDArray[np.bool_], start: tuple[int, int], size: Sequence
     """A mask that is empty outside of ``part``, in COCO's form: runs down the columns, the first one empty."""
     height, width = size
     row, column = start
-    strip = np.zeros((part.shape[1], height), dtype=np.bool_)
-    strip[:, row : row + part.shape[0]] = part.T
-    # One pixel of nothing on either side, so that every run has two ends.
-    padded = np.pad(strip.ravel(), 1)
+    # One pixel of nothing on either side, so that every run has two ends. np.pad and np.diff cost more than all else.
+    padded = np.zeros(part.shape[1] * height + 2, dtype=np.bool_)
+    padded[1:-1].reshape(part.shape[1], height)[:, row : row + part.shape[0]] = part.T
     ends = np.flatnonzero(padded[1:] != padded[:-1]) + column * height
-    counts = np.diff(ends, prepend=0, append=height * width)
+    bounds = np.concatenate(([0], ends, [height * width]))
+    counts = bounds[1:] - bounds[:-1]
     if len(counts) > 1 and counts[-1] == 0:
         counts = counts[:-1]
     encoded = coco_mask.frPyObjects({'size': [height, width], 'counts': counts.tolist()}, height, width)

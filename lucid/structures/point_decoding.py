@@ -1,31 +1,31 @@
 """Keypoints of detections in pixels of the original image.
 
-Shape suffixes: B images, K detections per image, J keypoints, N kept detections of one image.
+Shape suffixes: K rows of one image, C columns of a row, J keypoints.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from lucid.structures.affine import warp_points
-from lucid.structures.detections import Placed, Prediction
+from lucid.structures.affine import Float32, warp_points
+from lucid.structures.detections import Prediction, place_rows
 
 
-def place_points(placed: Sequence[Placed], points_BKJ2: Tensor, metas: Sequence[Mapping[str, Any]]) -> list[Prediction]:
-    """Give each prediction the points of its rows, in pixels of the original image, in one transfer from the device.
+def place_points(rows_KC: Float32, meta: Mapping[str, Any]) -> Prediction:
+    """The detections of one image with ``keypoints``, unclipped, in pixels of the original image.
 
     Args:
-        placed: of ``place_detections``; the predictions are changed.
-        points_BKJ2: of all detections, pixels of the network input.
-        metas: per image ``matrix`` (3x3, original pixels to input pixels).
+        rows_KC: as ``pack_rows`` gives them, on the host; behind the label x and y of each point, pixels of the network
+            input.
+        meta: as ``place_rows`` wants it.
 
     Returns:
-        The predictions, which now have ``keypoints``.
+        The prediction, whose tensors are the caller's.
     """
-    for (prediction, rows_N), points_KJ2, meta in zip(placed, points_BKJ2.float().cpu().numpy(), metas, strict=True):
-        inverse = np.linalg.inv(np.asarray(meta['matrix'], dtype=np.float64))
-        prediction['keypoints'] = torch.from_numpy(warp_points(inverse, points_KJ2[rows_N]))
-    return [prediction for prediction, _ in placed]
+    prediction, rows_N = place_rows(rows_KC, meta)
+    points_NJ2 = rows_KC[rows_N, 6:].reshape(len(rows_N), rows_KC.shape[1] // 2 - 3, 2)
+    inverse = np.linalg.inv(np.asarray(meta['matrix'], dtype=np.float64))
+    prediction['keypoints'] = torch.from_numpy(warp_points(inverse, points_NJ2))
+    return prediction

@@ -1,48 +1,45 @@
 """Rotated boxes of detections in pixels of the original image.
 
-Shape suffixes: B images, K detections per image.
+Shape suffixes: K rows of one image, C columns of a row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from lucid.structures.affine import Float32, Matrix, keeps_axes, warp_points
 from lucid.structures.detections import Prediction, place_boxes
 from lucid.structures.rotated import canonical, rbox_envelopes, warp_rboxes
-from lucid.structures.targets import Detections
+from lucid.structures.rotated_suppression import suppress_rotated
 
 
-def place_rboxes(detections: Detections, rboxes_BK5: Tensor, metas: Sequence[Mapping[str, Any]]) -> list[Prediction]:
-    """Detections with rotated boxes in pixels of each original image, in one transfer from the device.
+def place_rboxes(
+    rows_KC: Float32, meta: Mapping[str, Any], *, iou_threshold: float | None = None, max_detections: int = 300
+) -> Prediction:
+    """The detections of one image with rotated boxes, in pixels of the original image.
 
     ``boxes`` are the envelopes, clipped to the image, ``rboxes`` in the long-edge convention and unclipped. Padding
     rows are dropped, and so are boxes without area and those whose envelope is wholly outside the image.
 
     Args:
-        detections: of the whole batch.
-        rboxes_BK5: of its rows, pixels of the network input, in any convention.
-        metas: as ``to_predictions`` wants them.
+        rows_KC: as ``pack_rows`` gives them, on the host; behind the label a rotated box, pixels of the network input,
+            in any convention.
+        meta: as ``place_rows`` wants it.
+        iou_threshold: of an NMS before that; None for rows that need none.
+        max_detections: rows that the NMS keeps.
 
     Returns:
-        One prediction per image; its tensors are the caller's.
+        The prediction, whose tensors are the caller's.
     """
-    scores_BK1, labels_BK1 = detections.scores_BK.float().unsqueeze(-1), detections.labels_BK.float().unsqueeze(-1)
-    rows_BK7 = torch.cat((rboxes_BK5, scores_BK1, labels_BK1), dim=-1).cpu().numpy()
-    return [_place(rows_K7, meta) for rows_K7, meta in zip(rows_BK7, metas, strict=True)]
-
-
-def _place(rows_K7: Float32, meta: Mapping[str, Any]) -> Prediction:
-    sides_K2 = rows_K7[:, 2:4]
-    usable_K = (rows_K7[:, 5] > 0) & (sides_K2 > 0).all(axis=1) & np.isfinite(rows_K7).all(axis=1)
-    rows_K7 = np.where(usable_K[:, None], rows_K7, np.float32(0))
-    rboxes_K5 = unwarp_rboxes(np.asarray(meta['matrix'], dtype=np.float64), rows_K7[:, :5])
-    prediction, rows_N = place_boxes(
-        rbox_envelopes(rboxes_K5), rows_K7[:, 5], rows_K7[:, 6], usable_K=usable_K, meta=meta
-    )
+    if iou_threshold is not None:
+        rows_KC = suppress_rotated(rows_KC, iou_threshold=iou_threshold, max_detections=max_detections)
+    scores_K, labels_K, rboxes_K5 = rows_KC[:, 4], rows_KC[:, 5], rows_KC[:, 6:11]
+    usable_K = (scores_K > 0) & (rboxes_K5[:, 2:4] > 0).all(axis=1) & np.isfinite(rows_KC[:, 4:11]).all(axis=1)
+    rboxes_K5 = np.where(usable_K[:, None], rboxes_K5, np.float32(0))
+    rboxes_K5 = unwarp_rboxes(np.asarray(meta['matrix'], dtype=np.float64), rboxes_K5)
+    prediction, rows_N = place_boxes(rbox_envelopes(rboxes_K5), scores_K, labels_K, usable_K=usable_K, meta=meta)
     prediction['rboxes'] = torch.from_numpy(rboxes_K5[rows_N])
     return prediction
 

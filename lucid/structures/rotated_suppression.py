@@ -1,57 +1,36 @@
-"""Rotated boxes of a branch that finds an object many times: the best stays, what overlaps it goes.
+"""Rotated boxes of a branch that finds an object many times: the best stays, what overlaps it goes; on the host.
 
-Shape suffixes: B images, A anchors, C classes, R ranked rows, N candidates of one image, K detections per image.
+Shape suffixes: R ranked rows, C columns of a row, N candidates, K rows that stay, all of one image.
 """
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from lucid.structures.affine import Float32
-from lucid.structures.anchors import gather_anchors, without_broken
-from lucid.structures.detections import decode_end_to_end
 from lucid.structures.rotated import canonical
 from lucid.structures.rotated_overlap import rotated_ious
-from lucid.structures.rotated_tensors import compose_rboxes
-from lucid.structures.suppression import AHEAD, take_rows
-from lucid.structures.targets import AnchorGrid, Detections
+from lucid.structures.suppression import AHEAD
 
 
-def decode_with_rotated_nms(
-    logits_BAC: Tensor,
-    distances_BA4: Tensor,
-    angles_BA1: Tensor,
-    grid: AnchorGrid,
-    *,
-    max_detections: int = 300,
-    score_threshold: float = 0.001,
-    iou_threshold: float = 0.7,
-) -> Detections:
-    """The one-to-many branch as detections: one class per anchor, then greedy NMS with the exact IoU of rotated boxes.
+def suppress_rotated(rows_RC: Float32, *, iou_threshold: float = 0.7, max_detections: int = 300) -> Float32:
+    """Greedy NMS inside each class with the exact IoU of rotated boxes, best first.
 
-    As in ``decode_with_nms``, equal scores go to the lowest anchor. Anchors below ``score_threshold`` and anchors whose
-    box or angle is not finite, or whose box has no area, take no part. Reads the device; the work is the host's, at
-    most ``max_detections`` rounds over the candidates of one class.
+    A box whose area is none, or does not fit float32, takes no part. At most ``max_detections`` rounds over the
+    candidates of one class.
 
-    Source: YOLO26 (arXiv:2606.03748) keeps the branch for NMS; exact overlap and thresholds are this project's choice.
+    Args:
+        rows_RC: As ``pack_rows`` gives them, best first, a rotated box behind the label; rows without score are no
+            candidates, and come last.
+        iou_threshold: A box with exactly this IoU stays.
+        max_detections: Rows kept, over all classes.
+
+    Returns:
+        The rows that stay, best first, not padded.
+
+    Source: YOLO26 (arXiv:2606.03748) keeps the branch for NMS; exact overlap and threshold are this project's choice.
     """
-    ranked = decode_end_to_end(
-        logits_BAC,
-        without_broken(distances_BA4, angles_BA1),
-        grid,
-        max_detections=logits_BAC.shape[1],
-        score_threshold=score_threshold,
-    )
-    counts_B = (ranked.scores_BK > 0).sum(dim=1).tolist()  # the candidates come first
-    first = Detections(*(field[:, : max(counts_B)] for field in ranked))
-    rboxes_BR5 = compose_rboxes(first.boxes_BK4, gather_anchors(angles_BA1.float(), first.anchors_BK)).cpu().numpy()
-    kept = [
-        _keep(rboxes_R5[:count], labels_R[:count], iou_threshold, max_detections)
-        for count, rboxes_R5, labels_R in zip(counts_B, rboxes_BR5, first.labels_BK.cpu().numpy(), strict=True)
-    ]
-    rows = [torch.from_numpy(rows_N).to(ranked.anchors_BK.device) for rows_N in kept]
-    return take_rows(ranked, rows, max_detections=max_detections)
+    rows_NC = rows_RC[: int((rows_RC[:, 4] > 0).sum())]
+    return rows_NC[_keep(rows_NC[:, 6:11], rows_NC[:, 5].astype(np.int64), iou_threshold, max_detections)]
 
 
 def _keep(

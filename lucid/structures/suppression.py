@@ -1,6 +1,6 @@
 """Detections of a branch that finds an object many times: the best stays, what overlaps it goes.
 
-Shape suffixes: B images, A anchors, C classes, R ranked rows, N candidates of one image, K detections per image.
+Shape suffixes: B images, R ranked rows, N candidates of one image, K detections per image.
 """
 
 from collections.abc import Sequence
@@ -10,45 +10,26 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchvision.ops import batched_nms
 
-from lucid.structures.detections import decode_end_to_end
-from lucid.structures.targets import AnchorGrid, Detections
+from lucid.structures.targets import Detections
 
 AHEAD = 4
 """How many times ``max_detections`` candidates are tried before all are."""
 
 
-def decode_with_nms(
-    logits_BAC: Tensor,
-    distances_BA4: Tensor,
-    grid: AnchorGrid,
-    *,
-    max_detections: int = 300,
-    score_threshold: float = 0.001,
-    iou_threshold: float = 0.7,
-) -> Detections:
-    """The one-to-many branch as detections: one class per anchor, then ``suppress``; reads the device.
-
-    Equal scores go to the lowest anchor, as in ``decode_end_to_end``, which ranks the anchors. Anchors below
-    ``score_threshold`` and anchors whose box is not finite, or has no area, take no part.
-
-    Source: YOLO26 (arXiv:2606.03748) keeps the branch for NMS; the thresholds are the usual ones of its evaluation.
-    """
-    ranked = decode_end_to_end(
-        logits_BAC, distances_BA4, grid, max_detections=logits_BAC.shape[1], score_threshold=score_threshold
-    )
-    return suppress(ranked, iou_threshold=iou_threshold, max_detections=max_detections)
-
-
 def suppress(ranked: Detections, *, iou_threshold: float = 0.7, max_detections: int = 300) -> Detections:
     """Greedy NMS inside each class of each image, best first: what overlaps a kept box by more than the IoU goes.
 
+    Reads the device.
+
     Args:
-        ranked: Best first; rows without score or area are no candidates.
+        ranked: All anchors by ``decode_end_to_end``, best first; rows without score or area are no candidates.
         iou_threshold: A box with exactly this IoU stays.
         max_detections: Rows kept per image, over all classes.
 
     Returns:
         Best first, padded to (B, ``max_detections``) with zero rows; memory of its own.
+
+    Source: YOLO26 (arXiv:2606.03748) keeps the one-to-many branch for NMS; the threshold is the usual one.
     """
     boxes_BR4 = ranked.boxes_BK4
     has_area_BR = (boxes_BR4[..., 2:] > boxes_BR4[..., :2]).all(dim=-1)
@@ -58,10 +39,10 @@ def suppress(ranked: Detections, *, iou_threshold: float = 0.7, max_detections: 
             boxes_BR4, ranked.scores_BK, ranked.labels_BK, has_area_BR, strict=True
         )
     ]
-    return take_rows(ranked, kept, max_detections=max_detections)
+    return _take_rows(ranked, kept, max_detections=max_detections)
 
 
-def take_rows(ranked: Detections, kept: Sequence[Tensor], *, max_detections: int) -> Detections:
+def _take_rows(ranked: Detections, kept: Sequence[Tensor], *, max_detections: int) -> Detections:
     """Some rows of each image, as they come, padded to (B, ``max_detections``) with zero rows; memory of its own."""
     # Padding rows read row 0 and are overwritten below; -1 marks them.
     rows_BK = torch.stack([F.pad(rows, (0, max_detections - len(rows)), value=-1) for rows in kept])

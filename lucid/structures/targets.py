@@ -1,7 +1,7 @@
 """What travels between data, model and metric: tuples of tensors, which pinning, device moves and capture understand.
 
 Shape suffixes: B images, N boxes of the whole batch, M capacity (padded boxes per image), A anchors,
-K detections per image, J keypoints, P anchors that a box may keep, H, W cells of the mask grid.
+K detections per image, J keypoints, P anchors that a box may keep, H, W cells of the mask grid, N further numbers.
 """
 
 from collections.abc import Sequence
@@ -106,3 +106,14 @@ class Detections(NamedTuple):
     scores_BK: Tensor
     labels_BK: Tensor
     anchors_BK: Tensor
+
+
+class Candidates(NamedTuple):
+    """What an NMS chooses from: every anchor of a batch, the best first, and what else each of them predicts.
+
+    ranked:      of all A anchors
+    numbers_BAN: in the order of the grid, not of ``ranked``; None where there is nothing else
+    """
+
+    ranked: Detections
+    numbers_BAN: Tensor | None

@@ -13,7 +13,7 @@ from lucid.datasets import Letterbox
 from lucid.engine.checkpoint import save
 from lucid.registry import MODELS
 from lucid.structures import Detections
-from lucid.structures.detections import to_predictions
+from lucid.structures.detections import pack_rows, place_detections
 
 CONFIG = {
     'model': {'type': 'YOLODetector', 'scale': 'n', 'num_classes': 2},
@@ -45,7 +45,7 @@ class SquareFinder(BaseModel):
             torch.tensor([[1, 0]] * count),
             torch.tensor([[0, 1]] * count),
         )
-        return to_predictions(detections, metas)
+        return list(map(place_detections, pack_rows(detections).numpy(), metas))
 
 
 def scene(height, width, box):

@@ -43,6 +43,7 @@ REGIONS = {
     'network and loss': [{'type': 'ModuleRegion', 'target': 'network'}, {'type': 'LossRegion'}],
     'step': [{'type': 'StepRegion'}],
     'compiled step': [{'type': 'StepRegion', 'compile': True}],
+    'step and evaluation': [{'type': 'StepRegion'}, {'type': 'EvalRegion'}],
 }
 
 
@@ -126,6 +127,33 @@ def test_a_last_batch_of_one_image_and_validation_after_each_epoch_change_nothin
         assert (region['replays'], region['problems'], region['retired']) == (9 - sum(asked.values()), [], {})
 
 
+def test_captured_validations_of_a_captured_training_find_what_eager_ones_find(
+    tiny: Make, backend: str, tmp_path: Path
+) -> None:
+    """Nine images in batches of 4, 4 and 1, by both paths, with the averages swapped in, after each epoch."""
+    found = [tmp_path / 'eager.json', tmp_path / 'captured.json']
+    names = iter(found)
+
+    def make(**options: Any) -> Config:
+        return tiny(val_evaluator__outfile=str(next(names)), **options)
+
+    options = {
+        'data_root': str(tmp_path),
+        'train_dataloader__dataset__num_images': 8,
+        'val_dataloader__dataset__num_images': 9,
+        'train_cfg__val_interval': 1,
+    }
+    cfgs, regions = captured_and_eager(make, backend, 'step and evaluation', **options)
+    assert checkpoints_equal(cfgs)
+    eager, captured = (json.loads(file.read_text()) for file in found)
+    assert eager == captured
+    assert len(eager) > 20
+    routes = regions['eval']
+    assert (routes['replays'], routes['captures'], routes['problems'], routes['retired']) == (4, 1, [], {})
+    assert [(e['reason'], e['calls']) for e in routes['eager']] == [('new_signature', 2)]
+    assert regions['step']['replays'] == 4
+
+
 @pytest.mark.parametrize('kind', ['step', 'network and loss'])
 def test_a_mosaic_that_closes_during_captured_training_changes_nothing(
     trained: Trained, losses: Any, backend: str, kind: str
@@ -173,7 +201,9 @@ def test_every_shipped_capture_config_replays(
     train(cfg)
     report = json.loads((tmp_path / FILE).read_text())
     assert report['problems'] == []
-    assert {region['replays'] for region in report['regions'].values()} == {3}
+    replays = {name: region['replays'] for name, region in report['regions'].items()}
+    assert replays.pop('eval') == 1  # a validation of one batch
+    assert set(replays.values()) == {3}
 
 
 @pytest.fixture(scope='module')
@@ -306,7 +336,8 @@ def test_the_detector_names_the_task_of_its_head(tiny: Make) -> None:
     ],
 )
 def test_the_shipped_capture_configs_capture_what_their_names_say(name: str, kind: str) -> None:
-    assert load_config(CONFIG.with_name(f'{name}.py')).custom_hooks == [{**CAPTURE, 'regions': REGIONS[kind]}]
+    regions = [*REGIONS[kind], {'type': 'EvalRegion'}]
+    assert load_config(CONFIG.with_name(f'{name}.py')).custom_hooks == [{**CAPTURE, 'regions': regions}]
 
 
 def test_the_host_time_of_a_replayed_call_is_told_by_part(tiny: Make, backend: str) -> None:

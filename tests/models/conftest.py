@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
+from lucid.models.heads.paths import Head, Rules, select
 from lucid.structures import AnchorGrid, RawOutputs, Targets
 from lucid.structures.anchors import make_anchor_grid
 
@@ -228,3 +229,27 @@ def fixture_rotate() -> Callable[[Targets, int], Targets]:
 @pytest.fixture(name='make_scene')
 def fixture_make_scene() -> Callable[..., tuple[RawOutputs, Targets, AnchorGrid]]:
     return make_scene
+
+
+@pytest.fixture
+def predict() -> Callable[..., list[dict[str, Any]]]:
+    """What a detector does with a head, one path at a time: decode, select, place."""
+
+    def run(
+        head: Head,
+        outputs: Any,
+        grid: AnchorGrid,
+        metas: list[dict[str, Any]],
+        *,
+        path: str = 'one_to_one',
+        max_detections: int,
+        score_threshold: float,
+        iou_threshold: float = 0.7,
+    ) -> list[dict[str, Any]]:
+        rules = Rules(path, max_detections, score_threshold, iou_threshold)
+        rows, maps = select(head.decode(outputs, grid, rules), rules), head.maps(outputs)
+        maps = None if maps is None else maps.cpu().numpy()
+        found: Any = head.place(rows.cpu().numpy(), maps, metas, rules=rules, run=map)
+        return list(found)
+
+    return run

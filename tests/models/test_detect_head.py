@@ -33,7 +33,7 @@ def test_every_class_starts_at_one_percent_and_boxes_where_torch_starts_them(hea
             assert 0 < stem[-1].bias.abs().max() <= stem[-1].in_channels ** -0.5
 
 
-def test_predictions_come_from_the_one_to_one_branch(head):
+def test_predictions_come_from_the_one_to_one_branch(head, predict):
     """One-to-one puts class 2 at the first anchor, one-to-many class 4 at the last; swapped, the other is found."""
     grid = make_anchor_grid((32, 32), strides=(8, 16, 32), device='cpu')
     metas = [{'image_id': 0, 'file': '', 'original_hw': (32, 32), 'matrix': np.eye(3)}]
@@ -46,7 +46,7 @@ def test_predictions_come_from_the_one_to_one_branch(head):
         (RawOutputs(*branches), 2, [0, 0, 8, 8]),
         (RawOutputs(*branches[2:], *branches[:2]), 4, [8, 8, 24, 24]),
     ):
-        (found,) = head.predict(outputs, grid, metas, max_detections=300, score_threshold=0.5)
+        (found,) = predict(head, outputs, grid, metas, max_detections=300, score_threshold=0.5)
         assert found['labels'].tolist() == [label]
         assert found['boxes'].tolist() == [box]
 
@@ -96,7 +96,7 @@ def test_boxes_can_start_with_a_size():
         assert all(stem[-1].bias.tolist() == [2.0] * 4 for stem in branch.boxes)
 
 
-def test_the_nms_path_takes_the_one_to_many_branch_and_drops_what_overlaps_a_better_box() -> None:
+def test_the_nms_path_takes_the_one_to_many_branch_and_drops_what_overlaps_a_better_box(predict) -> None:
     """Three anchors of one-to-many see the same box, two of them as one class; one-to-one sees nothing."""
     grid = make_anchor_grid((32, 32), strides=(8, 16, 32), device='cpu')
     metas = [{'image_id': 0, 'file': '', 'original_hw': (32, 32), 'matrix': np.eye(3)}]
@@ -109,11 +109,11 @@ def test_the_nms_path_takes_the_one_to_many_branch_and_drops_what_overlaps_a_bet
     head = HEADS.build({'type': 'DetectHead', 'in_channels': (64, 128, 256), 'num_classes': 5})
     outputs = RawOutputs(logits_BAC, boxes_BA4, *nothing)
     options = {'max_detections': 300, 'score_threshold': 0.001}
-    (found,) = head.predict(outputs, grid, metas, path='nms', **options)
+    (found,) = predict(head, outputs, grid, metas, path='nms', **options)
     assert found['labels'].tolist() == [4, 1]
     assert found['boxes'].tolist() == [[8, 8, 24, 24]] * 2
     # Controls: an IoU of 1 keeps the duplicate, and the other path looks at the other branch.
-    (found,) = head.predict(outputs, grid, metas, path='nms', iou_threshold=1.0, **options)
+    (found,) = predict(head, outputs, grid, metas, path='nms', iou_threshold=1.0, **options)
     assert found['labels'].tolist() == [4, 4, 1]
-    (found,) = head.predict(outputs, grid, metas, **options)
+    (found,) = predict(head, outputs, grid, metas, **options)
     assert found['labels'].tolist() == []

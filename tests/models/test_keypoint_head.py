@@ -70,7 +70,7 @@ def outputs_of(one_to_many, one_to_one, *, dtype=torch.float32):
     return KeypointOutputs(*(field.to(dtype) for field in fields))
 
 
-def test_the_anchor_of_a_box_gives_its_points_by_both_paths(head):
+def test_the_anchor_of_a_box_gives_its_points_by_both_paths(head, predict):
     """Anchors out of order, one inverted and one outside the image between them."""
     rows = [
         (30, 4.0, [1.0] * 4),
@@ -79,33 +79,33 @@ def test_the_anchor_of_a_box_gives_its_points_by_both_paths(head):
         (10, 1.0, [1.0] * 4),
     ]
     outputs = outputs_of([(9, 2.0, [1.0] * 4), (10, 1.0, [2.0, 1.0, 0.0, 1.0])], rows)
-    (found,) = head.predict(outputs, GRID, [META], **OPTIONS)
+    (found,) = predict(head, outputs, GRID, [META], **OPTIONS)
     # Anchor 30 is at (52, 28), anchor 10 at (20, 12), 8 pixels to a stride; originals have half of all that.
     expected = [[[26, 26], [30, 26], [34, 26]], [[10, 10], [14, 10], [18, 10]]]
     np.testing.assert_allclose(found['keypoints'], expected, rtol=1e-6)
     assert found['boxes'].tolist() == [[22, 10, 30, 18], [6, 2, 14, 10]]
     # Anchor 9 is at (12, 12); anchor 10 sees the same box, and goes.
-    (found,) = head.predict(outputs, GRID, [META], path='nms', **OPTIONS)
+    (found,) = predict(head, outputs, GRID, [META], path='nms', **OPTIONS)
     np.testing.assert_allclose(found['keypoints'], [[[6, 2.4], [2, 2.4], [-2, 2.4]]], rtol=1e-6)
-    (found,) = head.predict(outputs, GRID, [META], path='nms', iou_threshold=1.0, **OPTIONS)
+    (found,) = predict(head, outputs, GRID, [META], path='nms', iou_threshold=1.0, **OPTIONS)
     np.testing.assert_allclose(found['keypoints'][1], [[10, 2], [6, 2], [2, 2]], rtol=1e-6)
 
 
 @pytest.mark.parametrize('path', ['one_to_one', 'nms'])
-def test_an_object_with_a_point_that_is_not_finite_is_no_detection(head, path):
+def test_an_object_with_a_point_that_is_not_finite_is_no_detection(head, path, predict):
     rows = [(30, 4.0, [1.0] * 4), (10, 1.0, [1.0] * 4)]
     outputs = outputs_of(rows, rows)
     outputs.o2m_points_BAJ2[0, 30, 2, 0] = outputs.o2o_points_BAJ2[0, 30, 2, 0] = float('inf')
-    (found,) = head.predict(outputs, GRID, [META], path=path, **{**OPTIONS, 'max_detections': 1})
+    (found,) = predict(head, outputs, GRID, [META], path=path, **{**OPTIONS, 'max_detections': 1})
     assert found['boxes'].tolist() == [[6, 2, 14, 10]]
     assert found['keypoints'].isfinite().all()
 
 
 @pytest.mark.parametrize('path', ['one_to_one', 'nms'])
-def test_half_precision_gives_what_its_float32_values_give(head, path):
+def test_half_precision_gives_what_its_float32_values_give(head, path, predict):
     rows = [(30, 4.0, [1.3] * 4), (10, 1.0, [0.7] * 4)]
     half = outputs_of(rows, rows, dtype=torch.bfloat16)
-    (found,) = head.predict(half, GRID, [META], path=path, **OPTIONS)
-    (expected,) = head.predict(KeypointOutputs(*(f.float() for f in half)), GRID, [META], path=path, **OPTIONS)
+    (found,) = predict(head, half, GRID, [META], path=path, **OPTIONS)
+    (expected,) = predict(head, KeypointOutputs(*(f.float() for f in half)), GRID, [META], path=path, **OPTIONS)
     assert len(found['keypoints']) == 2
     assert torch.equal(found['keypoints'], expected['keypoints'])

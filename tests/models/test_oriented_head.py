@@ -63,10 +63,10 @@ def outputs_of(one_to_many, one_to_one, *, dtype=torch.float32):
     return OrientedOutputs(*(field.to(dtype) for field in (*fields, *angles)))
 
 
-def test_a_box_is_turned_about_its_own_centre_by_the_angle_of_its_anchor(head):
+def test_a_box_is_turned_about_its_own_centre_by_the_angle_of_its_anchor(head, predict):
     """Anchor 27 is at (28, 28): x from 12 to 36 and y from 20 to 28 is 24 by 8 about (24, 24)."""
     rows = [(27, 2.0, [2.0, 1.0, 1.0, 0.0], QUARTER), (3, 3.0, [-2.0, 0.0, 1.0, 1.0], 0.1), (0, 1.0, [0.25] * 4, 0.0)]
-    (found,) = head.predict(outputs_of([], rows), GRID, [META], **OPTIONS)
+    (found,) = predict(head, outputs_of([], rows), GRID, [META], **OPTIONS)
     # In original pixels half of it; the second is inverted, the third 4 by 4 about (4, 4).
     np.testing.assert_allclose(found['rboxes'], [[12, 12, 12, 4, QUARTER], [2, 2, 2, 2, 0]], atol=1e-6)
     half = (6 + 2) * math.cos(QUARTER)
@@ -75,30 +75,30 @@ def test_a_box_is_turned_about_its_own_centre_by_the_angle_of_its_anchor(head):
     assert found['rboxes'][0, :2].tolist() != [14, 14]
 
 
-def test_both_paths_take_the_angles_of_their_own_branch(head):
+def test_both_paths_take_the_angles_of_their_own_branch(head, predict):
     many = [(27, 2.0, [2.0, 0.5, 2.0, 0.5], QUARTER), (28, 1.0, [3.0, 0.5, 1.0, 0.5], QUARTER + 0.05)]
     one = [(27, 2.0, [2.0, 0.5, 2.0, 0.5], -QUARTER)]
     outputs = outputs_of(many, one)
-    (found,) = head.predict(outputs, GRID, [META], **OPTIONS)
+    (found,) = predict(head, outputs, GRID, [META], **OPTIONS)
     np.testing.assert_allclose(found['rboxes'], [[14, 14, 16, 4, -QUARTER]], rtol=1e-6)
-    (found,) = head.predict(outputs, GRID, [META], path='nms', **OPTIONS)
+    (found,) = predict(head, outputs, GRID, [META], path='nms', **OPTIONS)
     np.testing.assert_allclose(found['rboxes'], [[14, 14, 16, 4, QUARTER]], rtol=1e-6)
-    (found,) = head.predict(outputs, GRID, [META], path='nms', iou_threshold=1.0, **OPTIONS)
+    (found,) = predict(head, outputs, GRID, [META], path='nms', iou_threshold=1.0, **OPTIONS)
     np.testing.assert_allclose(found['rboxes'][:, 4], [QUARTER, QUARTER + 0.05], rtol=1e-6)
 
 
 @pytest.mark.parametrize('path', ['one_to_one', 'nms'])
-def test_a_box_whose_angle_is_not_finite_is_no_detection(head, path):
+def test_a_box_whose_angle_is_not_finite_is_no_detection(head, path, predict):
     rows = [(27, 2.0, [2.0, 0.5, 2.0, 0.5], float('nan')), (0, 1.0, [0.25] * 4, 0.0)]
-    (found,) = head.predict(outputs_of(rows, rows), GRID, [META], path=path, **{**OPTIONS, 'max_detections': 1})
+    (found,) = predict(head, outputs_of(rows, rows), GRID, [META], path=path, **{**OPTIONS, 'max_detections': 1})
     np.testing.assert_allclose(found['rboxes'], [[2, 2, 2, 2, 0]])
 
 
 @pytest.mark.parametrize('path', ['one_to_one', 'nms'])
-def test_half_precision_gives_what_its_float32_values_give(head, path):
+def test_half_precision_gives_what_its_float32_values_give(head, path, predict):
     rows = [(27, 2.0, [2.3, 0.7, 1.7, 0.45], 0.77), (0, 1.0, [0.2, 0.3, 0.4, 0.5], 0.1)]
     half = outputs_of(rows, rows, dtype=torch.bfloat16)
-    (found,) = head.predict(half, GRID, [META], path=path, **OPTIONS)
-    (expected,) = head.predict(OrientedOutputs(*(f.float() for f in half)), GRID, [META], path=path, **OPTIONS)
+    (found,) = predict(head, half, GRID, [META], path=path, **OPTIONS)
+    (expected,) = predict(head, OrientedOutputs(*(f.float() for f in half)), GRID, [META], path=path, **OPTIONS)
     assert len(found['rboxes']) == 2
     assert torch.equal(found['rboxes'], expected['rboxes'])

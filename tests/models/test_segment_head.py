@@ -145,14 +145,14 @@ def quarter_of(mask):
     return next(q for q in range(4) if pixels[8 * (q // 2) :, 8 * (q % 2) :][:8, :8].sum() == pixels.sum())
 
 
-def test_the_anchor_of_a_box_gives_its_coefficients_by_both_paths(head):
+def test_the_anchor_of_a_box_gives_its_coefficients_by_both_paths(head, predict):
     """Anchors out of order, one inverted and one outside the image between them."""
     rows = [(6, 4.0, WHOLE), (3, 3.0, [-2.0, 0.0, 1.0, 1.0]), (1, 2.0, [9.0, 0.0, -9.0, 1.0]), (8, 1.0, WHOLE)]
     outputs = outputs_of([(7, 2.0, WHOLE), (4, 1.0, [0.5, 0.5, 0.5, 0.5])], rows)
-    (found,) = head.predict(outputs, GRID, [META], **OPTIONS)
+    (found,) = predict(head, outputs, GRID, [META], **OPTIONS)
     assert found['boxes'].tolist() == [[0, 0, 16, 16]] * 2
     assert [quarter_of(mask) for mask in found['masks']] == [6 % 4, 8 % 4]
-    (found,) = head.predict(outputs, GRID, [META], path='nms', **OPTIONS)
+    (found,) = predict(head, outputs, GRID, [META], path='nms', **OPTIONS)
     assert len(found['masks']) == len(found['scores']) == 2
     assert quarter_of(found['masks'][0]) == 7 % 4
     # Anchor 4 sees 8 pixels about (4, 12), all of quarter 0; in the original 4 about (2, 6).
@@ -161,41 +161,42 @@ def test_the_anchor_of_a_box_gives_its_coefficients_by_both_paths(head):
     np.testing.assert_array_equal(coco_mask.decode(found['masks'][1]), expected)
     # Control: the coefficients of the ranks, 0 and 3, instead of those of the anchors show other quarters.
     boxes = torch.tensor([[-60.0, -60.0, 90.0, 90.0]]).repeat(2, 1)
-    ranked = decode_masks(outputs.o2o_coefficients_BAK[0, [0, 3]], outputs.prototypes_BKHW[0], boxes, meta=META)
+    coefficients, prototypes = outputs.o2o_coefficients_BAK[0, [0, 3]], outputs.prototypes_BKHW[0]
+    ranked = decode_masks(coefficients.numpy(), prototypes.numpy(), boxes.numpy(), meta=META)
     assert [quarter_of(mask) for mask in ranked] == [0, 3]
 
 
-def test_nms_drops_what_overlaps_with_its_mask_and_the_branches_are_their_own(head):
+def test_nms_drops_what_overlaps_with_its_mask_and_the_branches_are_their_own(head, predict):
     outputs = outputs_of([(5, 1.0, WHOLE), (2, 3.0, WHOLE)], [])
-    (found,) = head.predict(outputs, GRID, [META], path='nms', **OPTIONS)
+    (found,) = predict(head, outputs, GRID, [META], path='nms', **OPTIONS)
     assert [quarter_of(mask) for mask in found['masks']] == [2]
-    (found,) = head.predict(outputs, GRID, [META], path='nms', iou_threshold=1.0, **OPTIONS)
+    (found,) = predict(head, outputs, GRID, [META], path='nms', iou_threshold=1.0, **OPTIONS)
     assert [quarter_of(mask) for mask in found['masks']] == [2, 1]
-    (found,) = head.predict(outputs, GRID, [META], **OPTIONS)
+    (found,) = predict(head, outputs, GRID, [META], **OPTIONS)
     assert found['masks'] == []
 
 
-def test_each_path_takes_the_coefficients_of_its_own_branch(head):
+def test_each_path_takes_the_coefficients_of_its_own_branch(head, predict):
     outputs = outputs_of([(6, 4.0, WHOLE)], [(6, 4.0, WHOLE)])
     outputs = outputs._replace(o2m_coefficients_BAK=outputs.o2m_coefficients_BAK.roll(1, dims=2))
     for path, quarter in (('one_to_one', 2), ('nms', 3)):
-        (found,) = head.predict(outputs, GRID, [META], path=path, **OPTIONS)
+        (found,) = predict(head, outputs, GRID, [META], path=path, **OPTIONS)
         assert [quarter_of(mask) for mask in found['masks']] == [quarter]
 
 
-def test_a_mask_that_cannot_be_summed_takes_its_box_along(head):
+def test_a_mask_that_cannot_be_summed_takes_its_box_along(head, predict):
     outputs = outputs_of([], [(6, 4.0, WHOLE), (8, 3.0, WHOLE)])
     outputs.o2o_coefficients_BAK[0, 6, 1] = float('nan')
-    (found,) = head.predict(outputs, GRID, [META], **OPTIONS)
+    (found,) = predict(head, outputs, GRID, [META], **OPTIONS)
     assert [quarter_of(mask) for mask in found['masks']] == [0]
 
 
-def test_half_precision_gives_what_its_float32_values_give(head):
+def test_half_precision_gives_what_its_float32_values_give(head, predict):
     rows = [(6, 4.0, [0.3, 0.6, 1.7, 0.9]), (8, 3.0, [0.7, 1.1, 0.4, 1.3])]
     half = outputs_of(rows, rows, dtype=torch.bfloat16)
     exact = SegmentOutputs(*(None if field is None else field.float() for field in half))
     for path in head.paths:
-        (found,) = head.predict(half, GRID, [META], path=path, **OPTIONS)
-        (expected,) = head.predict(exact, GRID, [META], path=path, **OPTIONS)
+        (found,) = predict(head, half, GRID, [META], path=path, **OPTIONS)
+        (expected,) = predict(head, exact, GRID, [META], path=path, **OPTIONS)
         assert found['masks'] == expected['masks']
         assert torch.equal(found['boxes'], expected['boxes'])

@@ -4,7 +4,7 @@ import torch
 
 from lucid.structures import Detections
 from lucid.structures.anchors import make_anchor_grid
-from lucid.structures.detections import decode_end_to_end, of_path, place_detections, to_predictions
+from lucid.structures.detections import decode_end_to_end, of_path, pack_rows, place_detections, place_rows
 
 GRID = make_anchor_grid((64, 64))  # 84 anchors
 
@@ -109,9 +109,23 @@ def meta_of(matrix, original_hw=(100, 200)):
 HALF_AND_DOWN = [[0.5, 0, 0], [0, 0.5, 25], [0, 0, 1]]  # 200x100 letterboxed into 100x100
 
 
+def rows_of(found):
+    return pack_rows(found)[0].numpy()
+
+
+def test_rows_hold_box_score_label_and_what_else_there_is_in_float32_on_the_device(device):
+    found = detections_of([[1, 2, 3, 4], [5, 6, 7, 8]], [0.75, 0.5], [3, 2**24])
+    found = Detections(*(field.to(device) for field in found))
+    half = torch.tensor([[[9.0, 10.0], [11.0, 12.0]]], dtype=torch.bfloat16, device=device)
+    rows = pack_rows(found, half)
+    assert (rows.dtype, rows.device.type) == (torch.float32, device.type)
+    assert rows.tolist() == [[[1, 2, 3, 4, 0.75, 3, 9, 10], [5, 6, 7, 8, 0.5, 2**24, 11, 12]]]
+    assert pack_rows(found).tolist() == rows[..., :6].tolist()
+
+
 def test_boxes_come_back_in_original_pixels_clipped_to_the_image():
     found = detections_of([[10, 30, 50, 60], [-5, 20, 101, 80]], [0.9, 0.8], [3, 1])
-    (prediction,) = to_predictions(found, [meta_of(HALF_AND_DOWN)])
+    prediction = place_detections(rows_of(found), meta_of(HALF_AND_DOWN))
     assert prediction['image_id'] == 7
     assert prediction['file'] == 'a.jpg'
     assert prediction['boxes'].tolist() == [[20, 10, 100, 70], [0, 0, 200, 100]]
@@ -126,14 +140,14 @@ def test_boxes_come_back_in_original_pixels_clipped_to_the_image():
 
 def test_a_flip_in_the_matrix_keeps_boxes_upright():
     found = detections_of([[10, 30, 50, 60]], [0.9], [0])
-    (prediction,) = to_predictions(found, [meta_of([[-1, 0, 200], [0, 1, 0], [0, 0, 1]])])
+    prediction = place_detections(rows_of(found), meta_of([[-1, 0, 200], [0, 1, 0], [0, 0, 1]]))
     assert prediction['boxes'].tolist() == [[150, 30, 190, 60]]
 
 
 def test_padding_rows_and_empty_boxes_are_dropped():
     inverted, outside, padding = [50, 30, 10, 60], [10, 0, 20, 20], [0, 0, 0, 0]
     found = detections_of([inverted, [10, 30, 50, 60], outside, padding], [0.9, 0.8, 0.7, 0.0], [0, 1, 2, 0])
-    (prediction,) = to_predictions(found, [meta_of(HALF_AND_DOWN)])
+    prediction = place_detections(rows_of(found), meta_of(HALF_AND_DOWN))
     assert prediction['labels'].tolist() == [1]
 
 
@@ -142,14 +156,14 @@ def test_what_was_kept_is_told_by_row():
     found = detections_of(
         [inverted, [10, 30, 50, 60], outside, [10, 30, 50, 61], padding], [0.9, 0.8, 0.7, 0.6, 0.0], [0] * 5
     )
-    (placed,) = place_detections(found, [meta_of(HALF_AND_DOWN)])
-    assert placed.rows_N.tolist() == placed.rows(torch.device('cpu')).tolist() == [1, 3]
+    placed = place_rows(rows_of(found), meta_of(HALF_AND_DOWN))
+    assert placed.rows_N.tolist() == [1, 3]
     torch.testing.assert_close(placed.prediction['scores'], torch.tensor([0.8, 0.6]))
 
 
 def test_an_image_without_detections_gives_empty_tensors():
     found = detections_of([[0, 0, 0, 0]], [0.0], [0])
-    (prediction,) = to_predictions(found, [meta_of(HALF_AND_DOWN)])
+    prediction = place_detections(rows_of(found), meta_of(HALF_AND_DOWN))
     assert prediction['boxes'].shape == (0, 4)
     assert prediction['scores'].shape == prediction['labels'].shape == (0,)
 

@@ -4,7 +4,7 @@ import torch
 
 from lucid.structures import Detections
 from lucid.structures.anchors import decode_points, gather_anchors, make_anchor_grid, without_broken
-from lucid.structures.detections import decode_end_to_end, place_detections
+from lucid.structures.detections import decode_end_to_end, pack_rows
 from lucid.structures.point_decoding import place_points
 
 GRID = make_anchor_grid((64, 64))  # 84 anchors
@@ -42,7 +42,7 @@ def test_points_are_those_of_the_rows_that_stay_in_original_pixels():
         torch.tensor([boxes]), torch.tensor([[0.9, 0.8, 0.7, 0.6]]), torch.arange(4)[None], torch.arange(4)[None]
     )
     points = torch.arange(4.0).view(1, 4, 1, 1).expand(1, 4, 3, 2) * 10 + 25
-    (prediction,) = place_points(place_detections(found, [META]), points, [META])
+    prediction = place_points(pack_rows(found, points.flatten(2))[0].numpy(), META)
     assert prediction['labels'].tolist() == [0, 3]
     assert prediction['keypoints'].tolist() == [[[50, 0]] * 3, [[110, 60]] * 3]
     assert prediction['keypoints'].dtype == torch.float32
@@ -52,7 +52,7 @@ def test_points_are_those_of_the_rows_that_stay_in_original_pixels():
 
 def test_an_image_without_detections_gives_no_points():
     found = Detections(torch.zeros(1, 1, 4), torch.zeros(1, 1), torch.zeros(1, 1).long(), torch.full((1, 1), -1))
-    (prediction,) = place_points(place_detections(found, [META]), torch.zeros(1, 1, 5, 2), [META])
+    prediction = place_points(pack_rows(found, torch.zeros(1, 1, 10))[0].numpy(), META)
     assert prediction['keypoints'].shape == (0, 5, 2)
 
 

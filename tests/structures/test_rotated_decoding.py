@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 
-from lucid.structures import Detections
 from lucid.structures.affine import letterboxing, rotation
 from lucid.structures.rotated_decoding import place_rboxes, unwarp_rboxes
 
@@ -10,14 +9,11 @@ PI = np.pi
 HALF_AND_DOWN = [[0.5, 0, 0], [0, 0.5, 25], [0, 0, 1]]  # 200x100 letterboxed into 100x100
 
 
-def found_of(rboxes, scores=None):
+def rows_of(rboxes, scores=None):
+    """Rows without an upright box of their own."""
     count = len(rboxes)
-    return Detections(
-        torch.zeros(1, count, 4),
-        torch.tensor([scores or [0.9] * count]),
-        torch.arange(count)[None],
-        torch.arange(count)[None],
-    ), torch.tensor([rboxes])
+    columns = np.zeros((count, 4)), np.array(scores or [0.9] * count)[:, None], np.arange(count)[:, None], rboxes
+    return np.concatenate(columns, axis=1).astype(np.float32)
 
 
 def meta_of(matrix, original_hw=(100, 200)):
@@ -25,7 +21,7 @@ def meta_of(matrix, original_hw=(100, 200)):
 
 
 def test_centre_and_sides_go_back_through_the_letterbox_and_the_angle_stays():
-    (prediction,) = place_rboxes(*found_of([[50.0, 45.0, 20.0, 10.0, 0.3]]), [meta_of(HALF_AND_DOWN)])
+    prediction = place_rboxes(rows_of([[50.0, 45.0, 20.0, 10.0, 0.3]]), meta_of(HALF_AND_DOWN))
     np.testing.assert_allclose(prediction['rboxes'], [[100, 40, 40, 20, 0.3]], rtol=1e-6)
     # The envelope: half sides 20·cos + 10·sin and 20·sin + 10·cos.
     x, y = 20 * np.cos(0.3) + 10 * np.sin(0.3), 20 * np.sin(0.3) + 10 * np.cos(0.3)
@@ -44,12 +40,12 @@ def test_centre_and_sides_go_back_through_the_letterbox_and_the_angle_stays():
     ],
 )
 def test_boxes_come_in_the_long_edge_convention(given, expected):
-    (prediction,) = place_rboxes(*found_of([given]), [meta_of(HALF_AND_DOWN)])
+    prediction = place_rboxes(rows_of([given]), meta_of(HALF_AND_DOWN))
     np.testing.assert_allclose(prediction['rboxes'], [expected], rtol=1e-5)
 
 
 def test_envelopes_are_clipped_and_rotated_boxes_are_not():
-    (prediction,) = place_rboxes(*found_of([[2.0, 27.0, 20.0, 10.0, PI / 2]]), [meta_of(HALF_AND_DOWN)])
+    prediction = place_rboxes(rows_of([[2.0, 27.0, 20.0, 10.0, PI / 2]]), meta_of(HALF_AND_DOWN))
     np.testing.assert_allclose(prediction['rboxes'], [[4, 4, 40, 20, PI / 2]], rtol=1e-6)
     np.testing.assert_allclose(prediction['boxes'], [[0, 0, 14, 24]], atol=1e-5)
 
@@ -68,7 +64,7 @@ def test_what_is_dropped_is_dropped_from_all_kinds_alike():
         [50.0, 45.0, inf, 10.0, 0.9],  # its envelope, clipped, would be the image
     ]
     scores = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.0, 0.2]
-    (prediction,) = place_rboxes(*found_of(rows, scores), [meta_of(HALF_AND_DOWN)])
+    prediction = place_rboxes(rows_of(rows, scores), meta_of(HALF_AND_DOWN))
     assert prediction['labels'].tolist() == [0, 6]
     np.testing.assert_allclose(prediction['scores'], [0.9, 0.3])
     np.testing.assert_allclose(prediction['rboxes'][:, 4], [0.1, 0.7])
@@ -76,7 +72,7 @@ def test_what_is_dropped_is_dropped_from_all_kinds_alike():
 
 
 def test_an_image_without_detections_gives_empty_tensors():
-    (prediction,) = place_rboxes(*found_of([[0.0] * 5], [0.0]), [meta_of(HALF_AND_DOWN)])
+    prediction = place_rboxes(rows_of([[0.0] * 5], [0.0]), meta_of(HALF_AND_DOWN))
     assert prediction['rboxes'].shape == (0, 5)
     assert prediction['boxes'].shape == (0, 4)
 

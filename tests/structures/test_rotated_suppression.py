@@ -2,13 +2,38 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from lucid.structures import AnchorGrid
-from lucid.structures.anchors import make_anchor_grid
-from lucid.structures.rotated_suppression import decode_with_rotated_nms
-from lucid.structures.suppression import AHEAD, decode_with_nms
+from lucid.structures import AnchorGrid, Detections
+from lucid.structures.anchors import gather_anchors, make_anchor_grid, without_broken
+from lucid.structures.detections import decode_end_to_end, pack_rows
+from lucid.structures.rotated_suppression import suppress_rotated
+from lucid.structures.rotated_tensors import compose_rboxes
+from lucid.structures.suppression import AHEAD, suppress
 
 GRID = make_anchor_grid((64, 64))  # 84 anchors
+
+
+def rank(logits, distances, grid, score):
+    return decode_end_to_end(logits, distances, grid, max_detections=logits.shape[1], score_threshold=score)
+
+
+def suppressed(logits, distances, angles, grid, *, score_threshold=0.001, iou_threshold=0.7, max_detections=300):
+    """All anchors ranked, then suppressed image by image; the anchor travels behind the rotated box."""
+    ranked = rank(logits, without_broken(distances, angles), grid, score_threshold)
+    rboxes = compose_rboxes(ranked.boxes_BK4, gather_anchors(angles.float(), ranked.anchors_BK))
+    rows = pack_rows(ranked, torch.cat((rboxes, ranked.anchors_BK.unsqueeze(-1)), dim=-1)).cpu().numpy()
+    kept = [
+        torch.from_numpy(suppress_rotated(image, iou_threshold=iou_threshold, max_detections=max_detections))
+        for image in rows
+    ]
+    assert all(image.shape[1:] == (12,) for image in kept)
+    boxes = torch.stack([F.pad(image[:, :4], (0, 0, 0, max_detections - len(image))) for image in kept])
+    scores, labels, anchors = (
+        torch.stack([F.pad(image[:, column], (0, max_detections - len(image)), value=empty) for image in kept])
+        for column, empty in ((4, 0), (5, 0), (11, -1))
+    )
+    return Detections(boxes, scores, labels.long(), anchors.long())
 
 
 def corners(cx, cy, w, h, theta):
@@ -80,7 +105,7 @@ def scene(seed, *, classes):
 def test_what_stays_is_what_a_greedy_reference_keeps(seed, classes, cap, device):
     logits, distances, angles = scene(seed, classes=classes)
     grid = AnchorGrid(*(tensor.to(device) for tensor in GRID))
-    found = decode_with_rotated_nms(
+    found = suppressed(
         *(tensor.to(device) for tensor in (logits, distances, angles)),
         grid,
         max_detections=cap,
@@ -97,7 +122,7 @@ def test_what_stays_is_what_a_greedy_reference_keeps(seed, classes, cap, device)
         assert anchors[len(kept) :] == [-1] * (cap - len(kept))
     if cap == 84:
         # Controls: upright boxes would keep others, and so would classes that suppress each other.
-        upright = decode_with_nms(logits, distances, GRID, max_detections=cap, score_threshold=0.02, iou_threshold=0.3)
+        upright = suppress(rank(logits, distances, GRID, 0.02), max_detections=cap, iou_threshold=0.3)
         assert upright.anchors_BK.tolist() != found.anchors_BK.tolist()
         mixed = greedy(logits[1], boxes, score=0.02, overlap=0.3, cap=cap, class_aware=False)
         assert (mixed != kept) is (classes > 1)
@@ -116,14 +141,14 @@ def test_crossed_boxes_share_an_envelope_and_stay_parallel_ones_go():
     """Anchors 9 and 10 lie 8 pixels apart; both have the box 32 by 4 about (12, 12)."""
     long, moved = [2.0, 0.25, 2.0, 0.25], [3.0, 0.25, 1.0, 0.25]
     quarter = math.pi / 4
-    crossed = decode_with_rotated_nms(*one_anchor(a9=(2.0, long, quarter), a10=(1.0, moved, -quarter)), GRID)
+    crossed = suppressed(*one_anchor(a9=(2.0, long, quarter), a10=(1.0, moved, -quarter)), GRID)
     assert crossed.anchors_BK[0, :3].tolist() == [9, 10, -1]
-    parallel = decode_with_rotated_nms(*one_anchor(a9=(2.0, long, quarter), a10=(1.0, moved, quarter)), GRID)
+    parallel = suppressed(*one_anchor(a9=(2.0, long, quarter), a10=(1.0, moved, quarter)), GRID)
     assert parallel.anchors_BK[0, :2].tolist() == [9, -1]
-    turned = decode_with_rotated_nms(*one_anchor(a9=(2.0, long, 0.5), a10=(1.0, moved, 0.5 + 5 * math.pi)), GRID)
+    turned = suppressed(*one_anchor(a9=(2.0, long, 0.5), a10=(1.0, moved, 0.5 + 5 * math.pi)), GRID)
     assert turned.anchors_BK[0, :2].tolist() == [9, -1]
     # Control: without their angles the crossed boxes are one.
-    upright = decode_with_nms(*one_anchor(a9=(2.0, long, 0.0), a10=(1.0, moved, 0.0))[:2], GRID)
+    upright = suppress(rank(*one_anchor(a9=(2.0, long, 0.0), a10=(1.0, moved, 0.0))[:2], GRID, 0.001))
     assert upright.anchors_BK[0, :2].tolist() == [9, -1]
 
 
@@ -131,11 +156,11 @@ def test_an_overlap_of_exactly_the_threshold_stays_and_one_above_it_goes():
     """Boxes of 16 by 16, one moved by 4 along: 12 / 20 = 0.6."""
     pair = one_anchor(a9=(2.0, [1.0, 1.0, 1.0, 1.0], 0.0), a10=(1.0, [1.5, 1.0, 0.5, 1.0], 0.0))
     for threshold, kept in ((0.61, [9, 10]), (0.59, [9, -1])):
-        found = decode_with_rotated_nms(*pair, GRID, iou_threshold=threshold)
+        found = suppressed(*pair, GRID, iou_threshold=threshold)
         assert found.anchors_BK[0, :2].tolist() == kept
     # 8 / 16 = 0.5, which float32 and float64 hold exactly.
     pair = one_anchor(a9=(2.0, [1.0, 1.0, 1.0, 1.0], 0.0), a10=(1.0, [2.0, 1.0, 0.0, 0.0], 0.0))
-    assert decode_with_rotated_nms(*pair, GRID, iou_threshold=0.5).anchors_BK[0, :2].tolist() == [9, 10]
+    assert suppressed(*pair, GRID, iou_threshold=0.5).anchors_BK[0, :2].tolist() == [9, 10]
 
 
 @pytest.mark.parametrize('bad', [float('nan'), float('inf')])
@@ -146,12 +171,12 @@ def test_a_box_or_an_angle_that_is_not_finite_takes_no_part(bad):
             distances[0, 9, 1] = bad
         else:
             angles[0, 9] = bad
-        assert decode_with_rotated_nms(logits, distances, angles, GRID).anchors_BK[0, :2].tolist() == [10, -1]
+        assert suppressed(logits, distances, angles, GRID).anchors_BK[0, :2].tolist() == [10, -1]
 
 
 def test_a_box_too_large_for_float32_takes_no_part():
     logits, distances, angles = one_anchor(a9=(2.0, [1e25] * 4, 0.1), a10=(1.0, [1.0] * 4, 0.1))
-    assert decode_with_rotated_nms(logits, distances, angles, GRID).anchors_BK[0, :2].tolist() == [10, -1]
+    assert suppressed(logits, distances, angles, GRID).anchors_BK[0, :2].tolist() == [10, -1]
 
 
 def test_when_the_best_candidates_are_all_one_object_the_others_are_looked_at_too():
@@ -163,18 +188,18 @@ def test_when_the_best_candidates_are_all_one_object_the_others_are_looked_at_to
     offsets = (grid.centers_A2[:many] - grid.centers_A2[0]) / 8  # all of them see the box of the first
     distances[0, :many, :2] += offsets
     distances[0, :many, 2:] -= offsets
-    found = decode_with_rotated_nms(logits, distances, angles, grid, max_detections=cap)
+    found = suppressed(logits, distances, angles, grid, max_detections=cap)
     assert found.anchors_BK.tolist() == [[0, many, many + 1]]
 
 
 def test_nothing_above_the_score_gives_padding_alone():
-    found = decode_with_rotated_nms(*one_anchor(), GRID, max_detections=5)
+    found = suppressed(*one_anchor(), GRID, max_detections=5)
     assert found.anchors_BK.tolist() == [[-1] * 5]
     assert not found.boxes_BK4.any()
 
 
 def test_half_precision_is_decoded_in_float32():
     logits, distances, angles = (tensor.bfloat16() for tensor in scene(0, classes=2))
-    found = decode_with_rotated_nms(logits, distances, angles, GRID)
-    exact = decode_with_rotated_nms(logits.float(), distances.float(), angles.float(), GRID)
+    found = suppressed(logits, distances, angles, GRID)
+    exact = suppressed(logits.float(), distances.float(), angles.float(), GRID)
     assert all(torch.equal(a, b) for a, b in zip(found, exact, strict=True))

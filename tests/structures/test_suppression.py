@@ -1,10 +1,13 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from lucid.structures import AnchorGrid
 from lucid.structures.anchors import decode_boxes, make_anchor_grid
-from lucid.structures.suppression import AHEAD, decode_with_nms, suppress
+from lucid.structures.detections import decode_end_to_end
+from lucid.structures.suppression import AHEAD, suppress
 from lucid.structures.targets import Detections
 
 
@@ -41,12 +44,25 @@ def scene(seed: int, *, classes: int, side: int = 128) -> tuple[Tensor, Tensor, 
     return logits, distances, grid
 
 
+def suppressed(
+    logits: Tensor,
+    distances: Tensor,
+    grid: AnchorGrid,
+    *,
+    score_threshold: float = 0.001,
+    **options: Any,
+) -> Detections:
+    """All anchors ranked, then suppressed."""
+    ranked = decode_end_to_end(logits, distances, grid, max_detections=logits.shape[1], score_threshold=score_threshold)
+    return suppress(ranked, **options)
+
+
 @pytest.mark.parametrize('seed', range(3))
 @pytest.mark.parametrize(('classes', 'cap'), [(1, 40), (4, 300), (20, 7)])
 def test_what_stays_is_what_a_greedy_reference_keeps(seed: int, classes: int, cap: int, device: torch.device) -> None:
     logits, distances, grid = scene(seed, classes=classes)
     on = AnchorGrid(*(tensor.to(device) for tensor in grid))
-    found = decode_with_nms(
+    found = suppressed(
         logits.to(device), distances.to(device), on, max_detections=cap, score_threshold=0.02, iou_threshold=0.5
     )
     boxes = decode_boxes(distances, grid)
@@ -99,7 +115,7 @@ def test_a_box_without_area_suppresses_nothing_and_takes_no_place() -> None:
 
 def test_nothing_above_the_score_gives_padding_alone() -> None:
     logits, distances, grid = scene(0, classes=2, side=32)
-    found = decode_with_nms(logits - 100, distances, grid, max_detections=5)
+    found = suppressed(logits - 100, distances, grid, max_detections=5)
     assert found.anchors_BK.tolist() == [[-1] * 5] * 2
     assert not found.boxes_BK4.any()
 
@@ -107,7 +123,7 @@ def test_nothing_above_the_score_gives_padding_alone() -> None:
 def test_anchors_that_are_not_finite_take_no_part() -> None:
     logits, distances, grid = scene(1, classes=1, side=32)
     logits[0, 3], distances[0, 5, 2] = float('nan'), float('inf')
-    anchors = decode_with_nms(logits, distances, grid, score_threshold=0.0).anchors_BK[0].tolist()
+    anchors = suppressed(logits, distances, grid, score_threshold=0.0).anchors_BK[0].tolist()
     assert len(set(anchors)) > 2
     assert not {3, 5} & set(anchors)
 

@@ -15,6 +15,7 @@ from torch import nn
 from lucid.capture import (
     AccumulationTable,
     CaptureError,
+    EvalRegion,
     Parts,
     Policy,
     Reason,
@@ -23,6 +24,8 @@ from lucid.capture import (
     Routes,
     StepRegion,
     TargetError,
+    activate_together,
+    release_together,
 )
 from lucid.engine.windows import window_size
 from lucid.registry import HOOKS, REGIONS, SCOPE
@@ -33,7 +36,9 @@ logger = logging.getLogger('lucid.capture')
 
 @HOOKS.register_module()
 class CaptureHook(Hook):
-    """Replays regions of the model as CUDA graphs in training; what a step computes stays the same, bit for bit.
+    """Replays regions of the model as CUDA graphs in training; what is computed stays the same, bit for bit.
+
+    An ``EvalRegion`` replays the validations inside training; it shares the graph memory of the first other region.
 
     Works under any runner of mmengine, for any ``BaseModel``. Regions become active in ``before_train`` and are
     released in ``after_train``, in the next ``before_train``, at ``close`` of lucid's loop, and when the runner dies,
@@ -114,17 +119,15 @@ class CaptureHook(Hook):
         try:
             if steps := [region for region in self.regions if isinstance(region, StepRegion)]:
                 self._check_step(runner, steps[0])
-            for region in self.regions:
-                region.activate(_unwrapped(runner.model))
+            activate_together(self.regions, _unwrapped(runner.model))
         except TargetError as error:
             raise ValueError(f'CaptureHook.regions: {error}') from error
         finally:
-            for region in self.regions:
-                region.release()
+            release_together(self.regions)
 
     def _check_step(self, runner: Runner, region: StepRegion) -> None:
-        if len(self.regions) > 1:
-            raise TargetError('StepRegion holds the whole step', 'remove the other regions')
+        if any(other is not region and not isinstance(other, EvalRegion) for other in self.regions):
+            raise TargetError('StepRegion holds the whole step', 'remove the other regions, but for an EvalRegion')
         if is_model_wrapper(runner.model):
             raise TargetError(
                 'StepRegion would not average gradients over processes',
@@ -147,10 +150,10 @@ class CaptureHook(Hook):
         # Made first, so that a region that cannot be activated takes the others back. It must not hold the runner.
         self._release = weakref.finalize(runner, _release, self.regions, forward)
         model = _unwrapped(runner.model)
+        for region in self.regions:
+            region.task = region.task or getattr(model, 'task', None)
         try:
-            for region in self.regions:
-                region.task = region.task or getattr(model, 'task', None)
-                region.activate(model, policy=self.policy, accumulation=self.accumulation, parts=self.parts)
+            activate_together(self.regions, model, policy=self.policy, accumulation=self.accumulation, parts=self.parts)
         except CaptureError:
             self.release()
             raise
@@ -167,6 +170,22 @@ class CaptureHook(Hook):
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict[str, Any] | None = None
     ) -> None:
         """In ``strict``, fail at the first unexpected eager call."""
+        self._fail_if_unexpected()
+
+    def after_val_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Sequence[Any] | None = None
+    ) -> None:
+        """In ``strict``, fail at the first unexpected eager call; evaluation is due now."""
+        for region in self.regions:
+            region.routes.due = True
+        self._fail_if_unexpected()
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        """In ``strict``, fail if evaluation was not replayed."""
+        if self._release is not None and self._release.alive:
+            self._fail_if_unused([region.routes for region in self.regions if isinstance(region, EvalRegion)])
+
+    def _fail_if_unexpected(self) -> None:
         if self.strict and (number := sum(len(region.routes.eager) for region in self.regions)) != self._num_reasons:
             self._num_reasons = number
             self._fail([problem for region in self.regions for problem in _unexpected(region.routes)])
@@ -178,7 +197,7 @@ class CaptureHook(Hook):
             f'capture/{routes.name}/{key}': value for routes in self.report.routes for key, value in _counts(routes)
         }
         runner.visualizer.add_scalars(scalars, step=runner.iter)
-        self._fail_if_unused()
+        self._fail_if_unused(self.report.routes)
 
     def after_train(self, runner: Runner) -> None:
         """Release the recordings and log the report.
@@ -190,7 +209,7 @@ class CaptureHook(Hook):
             CaptureError: In ``strict``, if a region did not do its work.
         """
         self.close(runner)
-        self._fail_if_unused()
+        self._fail_if_unused(self.report.routes)
 
     def close(self, runner: Runner) -> None:
         """Release the recordings, write and log the report; does nothing if that is done."""
@@ -213,10 +232,10 @@ class CaptureHook(Hook):
             text = json.dumps(self.report.as_dict(), indent=2) + '\n'
             Path(runner.work_dir, FILE).write_text(text)
 
-    def _fail_if_unused(self) -> None:
+    def _fail_if_unused(self, found: Sequence[Routes]) -> None:
         if self.strict:
-            unused = [f'{routes.name}: never replayed' for routes in self.report.routes if not routes.replays]
-            self._fail(self.report.problems() or unused)
+            unused = [f'{routes.name}: never replayed' for routes in found if routes.due and not routes.replays]
+            self._fail([problem for routes in found for problem in routes.problems()] or unused)
 
     def _fail(self, problems: Sequence[str]) -> None:
         if problems:
@@ -237,8 +256,7 @@ class _Forward(logging.Handler):
 
 
 def _release(regions: Sequence[Region], forward: logging.Handler) -> None:
-    for region in regions:
-        region.release()
+    release_together(regions)
     logger.removeHandler(forward)
     if not logger.handlers:
         logger.setLevel(logging.NOTSET)

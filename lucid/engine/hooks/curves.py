@@ -8,7 +8,7 @@ from mmengine.dist import master_only
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from lucid.engine.pictures import show_picture, write_picture
+from lucid.engine.pictures import DrawingTime, show_picture, write_picture
 from lucid.registry import HOOKS, VISUALIZERS
 
 
@@ -24,12 +24,14 @@ class CurvesHook(Hook):
 
     Args:
         interval: Validations from one picture to the next; the end of training always draws.
+        time_share: Share of the time since the first picture that drawing may take, above 0 to 1: where validations
+            follow each other faster, some are left out. None does not limit.
         metrics: Which metrics are drawn, by the last part of their names, in this order; all, where a validation gives
             none of these.
         painter: Config of the class that draws, from VISUALIZERS; None is a ``FigurePainter``.
 
     Raises:
-        ValueError: ``interval`` is not positive.
+        ValueError: ``interval`` is not positive, or ``time_share`` is out of range.
     """
 
     # After the logger; before the hook that writes checkpoints, which are to hold the metrics of their validation. It
@@ -40,12 +42,14 @@ class CurvesHook(Hook):
         self,
         *,
         interval: int = 1,
+        time_share: float | None = None,
         metrics: Sequence[str] = ('mAP', 'mAP50'),
         painter: Mapping[str, Any] | None = None,
     ) -> None:
         if interval < 1:
             raise ValueError(f'CurvesHook.interval is {interval}; use 1 or more')
         self.interval = interval
+        self._time = DrawingTime(time_share)
         self.metrics = tuple(metrics)
         self.painter = VISUALIZERS.build({'type': 'FigurePainter', **(painter or {})})
         self.training: list[dict[str, float]] = []
@@ -93,7 +97,7 @@ class CurvesHook(Hook):
 
     def after_val(self, runner: Runner) -> None:
         """Draw."""
-        if self.validations and len(self.validations) % self.interval == 0:
+        if self.validations and len(self.validations) % self.interval == 0 and self._time.left:
             self._draw(runner)
 
     def after_train(self, runner: Runner) -> None:
@@ -104,9 +108,10 @@ class CurvesHook(Hook):
     @master_only
     def _draw(self, runner: Runner) -> None:
         self._drawn = len(self.training), len(self.validations)
-        picture = self.painter.draw_curves(self.training, self.validations)
-        write_picture(picture, Path(runner.work_dir, 'pictures', 'curves.png'))
-        show_picture(runner, 'curves', picture)
+        with self._time.spent():
+            picture = self.painter.draw_curves(self.training, self.validations)
+            write_picture(picture, Path(runner.work_dir, 'pictures', 'curves.png'))
+            show_picture(runner, 'curves', picture)
 
     def _num_logged(self, runner: Runner) -> int:
         buffer = runner.message_hub.log_scalars.get('train/loss')

@@ -12,7 +12,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from lucid.engine.hooks.checkpoint import CheckpointHook
-from lucid.engine.pictures import show_picture, write_picture
+from lucid.engine.pictures import is_last_validation, show_picture, write_picture
 from lucid.registry import HOOKS, VISUALIZERS
 from lucid.structures.evaluation import EvaluationReport, ImageErrors
 
@@ -71,7 +71,7 @@ class EvaluationFiguresHook(Hook):
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         """Keep what the validation that has just ended tells, if it is the best; draw what is kept when it is time."""
-        due = self._num_validations % self.interval == 0 or _is_last(runner)
+        due = self._num_validations % self.interval == 0 or is_last_validation(runner)
         self._num_validations += 1
         saver = next((hook for hook in runner.hooks if isinstance(hook, CheckpointHook)), None)
         best = None if saver is None else saver.best_epoch
@@ -138,11 +138,3 @@ class EvaluationFiguresHook(Hook):
             score_threshold=report.confidence,
         )
         return picture
-
-
-def _is_last(runner: Runner) -> bool:
-    """Whether a validation is the last of training."""
-    loop = runner._train_loop
-    if loop is None or isinstance(loop, dict):
-        return False
-    return runner.epoch >= runner.max_epochs or bool(getattr(loop, 'stop_training', False))

@@ -10,7 +10,7 @@ from mmengine.dist import master_only
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from lucid.engine.pictures import show_picture, write_picture
+from lucid.engine.pictures import DrawingTime, is_last_validation, show_picture, write_picture
 from lucid.registry import HOOKS, VISUALIZERS
 from lucid.structures.affine import translation, warp_boxes, warp_points
 from lucid.structures.pictures import PictureBatch
@@ -34,13 +34,16 @@ class VisualizationHook(Hook):
         batch_images: Images drawn of a training batch, at most.
         val_images: Validation images drawn, the first ones of the set.
         interval: Validations from one picture to the next.
+        time_share: Share of the time since the first validation that drawing validations may take, above 0 to 1: where
+            they follow each other faster, some are left out. The first and the last of a training are drawn. None does
+            not limit.
         keep: Validations whose pictures stay, the newest; with a new one, those of later epochs go too: they are of a
             run that this one replaces.
         test_dir: Folder for the pictures of a test; None draws none.
         painter: Config of the class that draws, from VISUALIZERS; None is a ``DetectionPainter``.
 
     Raises:
-        ValueError: A number is negative, or ``interval`` is not positive.
+        ValueError: A number is negative, ``interval`` is not positive, or ``time_share`` is out of range.
     """
 
     # After the hook that writes checkpoints: a picture that fails must not cost one.
@@ -53,6 +56,7 @@ class VisualizationHook(Hook):
         batch_images: int = 16,
         val_images: int = 8,
         interval: int = 1,
+        time_share: float | None = None,
         keep: int = 3,
         test_dir: str | Path | None = None,
         painter: Mapping[str, Any] | None = None,
@@ -69,6 +73,8 @@ class VisualizationHook(Hook):
         self.keep = keep
         self.test_dir = None if test_dir is None else Path(test_dir)
         self.painter = VISUALIZERS.build({'type': 'DetectionPainter', **(painter or {})})
+        self._time = DrawingTime(time_share)
+        self._drawing = False  # in the validation that runs
         self._panels: list[np.ndarray] = []
         self._num_validations = 0
 
@@ -85,18 +91,21 @@ class VisualizationHook(Hook):
         write_picture(picture, Path(runner.work_dir, 'pictures', f'train_batch_{runner.iter}.jpg'))
 
     def before_val_epoch(self, runner: Runner) -> None:
-        """Begin a new picture."""
+        """Begin a new picture, if it is time for one."""
         self._panels.clear()
+        due = self._num_validations % self.interval == 0
+        self._drawing = due and (self._time.left or is_last_validation(runner))
 
     @master_only
     def after_val_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
         """Draw the first images, one by one, so that no batch is kept."""
-        missing = self.val_images - len(self._panels) if self._num_validations % self.interval == 0 else 0
+        missing = self.val_images - len(self._panels) if self._drawing else 0
         if missing > 0:
             names = _names(runner.val_dataloader)
-            self._panels += [panel for _, panel in self._compare(data_batch, (outputs or ())[:missing], *names)]
+            with self._time.spent():
+                self._panels += [panel for _, panel in self._compare(data_batch, (outputs or ())[:missing], *names)]
 
     @master_only
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
@@ -104,12 +113,13 @@ class VisualizationHook(Hook):
         self._num_validations += 1
         if not self._panels:
             return
-        picture = self.painter.stack(self._panels)
-        self._panels.clear()
-        folder = Path(runner.work_dir, 'pictures')
-        write_picture(picture, folder / f'val_epoch_{runner.epoch:02d}.jpg')
-        self._remove_old(folder, runner.epoch)
-        show_picture(runner, 'validation', picture)
+        with self._time.spent():
+            picture = self.painter.stack(self._panels)
+            self._panels.clear()
+            folder = Path(runner.work_dir, 'pictures')
+            write_picture(picture, folder / f'val_epoch_{runner.epoch:02d}.jpg')
+            self._remove_old(folder, runner.epoch)
+            show_picture(runner, 'validation', picture)
 
     def _remove_old(self, folder: Path, epoch: int) -> None:
         matches = ((re.fullmatch(r'val_epoch_(\d+)\.jpg', path.name), path) for path in folder.iterdir())

@@ -1,7 +1,9 @@
 """Validation and test, which leave the model as they found it, however they end."""
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from mmengine.evaluator import Evaluator
@@ -11,6 +13,8 @@ from mmengine.runner import ValLoop as BaseValLoop
 from torch.utils.data import DataLoader
 
 from lucid.engine.distributed import unwrapped
+from lucid.engine.host_workers import HostWorkers
+from lucid.engine.predictions import Predictor, behind, has_seam
 from lucid.registry import LOOPS
 
 
@@ -22,19 +26,40 @@ class ValLoop(BaseValLoop):
     It runs in the model's own precision, float32, whatever precision training has: it is not under autocast.
     Where metrics have ``paths``, the model's are set to them for the time of the run; one that the model does not know
     is a ValueError when the loop is built.
+
+    A model that predicts in parts, as lucid's do, is given a batch before the host works on the one before it:
+    ``before_val_iter`` of a batch comes before ``after_val_iter`` of the batch before. Predictions, their order and
+    where errors surface are those of one batch after the other.
+
+    Args:
+        runner: Whose model is evaluated.
+        dataloader: Or its config.
+        evaluator: Or its config, or that of its metrics.
+        num_workers: Processes for what the host does with predictions, and for metrics that have a ``run``; 0 does it
+            here. It pays for masks, for rotated boxes, and for thousands of images.
+
+    Raises:
+        ValueError: A metric's path is unknown, or ``num_workers`` is negative.
     """
 
     def __init__(
-        self, runner: Runner, dataloader: DataLoader | dict[str, Any], evaluator: Evaluator | dict | list
+        self,
+        runner: Runner,
+        dataloader: DataLoader | dict[str, Any],
+        evaluator: Evaluator | dict | list,
+        *,
+        num_workers: int = 0,
     ) -> None:
         super().__init__(runner, dataloader, evaluator)
         check_paths(runner, self.evaluator)
+        self.workers = _workers(self, num_workers)
 
     def run(self) -> dict[str, Any]:
         """Validate once and return the metrics by name."""
         try:
             with predicting(self.runner, self.evaluator):
-                return super().run()
+                ahead = type(self).run_iter is BaseValLoop.run_iter and has_seam(unwrapped(self.runner.model))
+                return _run_ahead(self, 'val') if ahead else super().run()
         finally:
             self.runner.call_hook('undo_val')
 
@@ -44,24 +69,76 @@ class TestLoop(BaseTestLoop):
     """mmengine's test, after which hooks undo what ``before_test`` did even if it failed (``undo_test``).
 
     Where metrics have ``paths``, the model's are set to them for the time of the run; one that the model does not know
-    is a ValueError when the loop is built.
+    is a ValueError when the loop is built. Batches overlap as in ``ValLoop``, whose arguments it has.
     """
 
     __test__ = False  # pytest collects classes whose name begins like this
 
     def __init__(
-        self, runner: Runner, dataloader: DataLoader | dict[str, Any], evaluator: Evaluator | dict | list
+        self,
+        runner: Runner,
+        dataloader: DataLoader | dict[str, Any],
+        evaluator: Evaluator | dict | list,
+        *,
+        num_workers: int = 0,
     ) -> None:
         super().__init__(runner, dataloader, evaluator)
         check_paths(runner, self.evaluator)
+        self.workers = _workers(self, num_workers)
 
     def run(self) -> dict[str, Any]:
         """Test once and return the metrics by name."""
         try:
             with predicting(self.runner, self.evaluator):
-                return super().run()
+                ahead = type(self).run_iter is BaseTestLoop.run_iter and has_seam(unwrapped(self.runner.model))
+                return _run_ahead(self, 'test') if ahead else super().run()
         finally:
             self.runner.call_hook('undo_test')
+
+
+def _workers(loop: Any, number: int) -> HostWorkers | None:
+    """Processes for a loop and its metrics, as long as it lives."""
+    if number < 0:
+        raise ValueError(f'num_workers={number} of {type(loop).__name__}; use 0 or more')
+    if not number:
+        return None
+    workers = HostWorkers(number)
+    weakref.finalize(loop, workers.close)
+    for metric in loop.evaluator.metrics:
+        if hasattr(metric, 'run'):
+            metric.run = workers.map
+    return workers
+
+
+def _run_ahead(loop: Any, mode: str) -> dict[str, Any]:
+    """The run of a loop of mmengine's, with the device one batch ahead of the host, and workers one more."""
+    runner, workers = loop.runner, loop.workers
+    runner.call_hook(f'before_{mode}')
+    runner.call_hook(f'before_{mode}_epoch')
+    runner.model.eval()
+    predictor = Predictor(unwrapped(runner.model), run=map if workers is None else workers.map)
+
+    def launch(batch: tuple[int, Any]) -> Any:
+        runner.call_hook(f'before_{mode}_iter', batch_idx=batch[0], data_batch=batch[1])
+        return predictor.launch(batch[1])
+
+    launched: Iterator[tuple[tuple[int, Any], Iterator[Any]]]
+    finished: Iterator[tuple[tuple[tuple[int, Any], Iterator[Any]], list[Any]]]
+    launched = behind(enumerate(loop.dataloader), launch, depth=1)
+    # One more where other processes work on the images: the next batch is theirs before this one is waited for.
+    finished = behind(launched, lambda batch: partial(list, batch[1]), depth=0 if workers is None else 1)
+    try:
+        for ((index, data), _), outputs in finished:
+            loop.evaluator.process(data_samples=outputs, data_batch=data)
+            runner.call_hook(f'after_{mode}_iter', batch_idx=index, data_batch=data, outputs=outputs)
+    except BaseException:
+        if workers is not None:
+            workers.close()  # what they have begun is for nobody
+        raise
+    metrics: dict[str, Any] = loop.evaluator.evaluate(len(loop.dataloader.dataset))
+    runner.call_hook(f'after_{mode}_epoch', metrics=metrics)
+    runner.call_hook(f'after_{mode}')
+    return metrics
 
 
 def wanted_paths(evaluator: Evaluator) -> tuple[str, ...]:

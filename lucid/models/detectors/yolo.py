@@ -3,17 +3,20 @@
 Shape suffixes: B images, H rows, W columns.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from mmengine.model import BaseModel
 from mmengine.optim import OptimWrapper
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from lucid.models.detectors.network import YOLONetwork
 from lucid.models.detectors.parts import Config, build_head, build_loss, build_part, check_options
+from lucid.models.detectors.predicting import Inferred, decode, place, select
 from lucid.models.freezing import freeze, frozen_names, hold
+from lucid.models.heads.paths import Rules, Run
 from lucid.registry import MODELS
 from lucid.structures import AnchorGrid, Targets
 from lucid.structures.anchors import make_anchor_grid
@@ -37,7 +40,7 @@ class YOLODetector(BaseModel):
         num_keypoints: of the data set, for a head that predicts keypoints; parts that take it get it.
         backbone: MODELS; built with ``scale``, has ``out_channels`` and ``strides``.
         neck: MODELS; built with ``in_channels`` and ``scale``, has ``out_channels``.
-        head: HEADS; built with ``in_channels`` and ``num_classes``, has ``predict`` and ``deployed``.
+        head: HEADS; built with ``in_channels`` and ``num_classes``, is a ``heads.paths.Head`` and has ``deployed``.
         loss: LOSSES; built with ``num_classes``, called with the raw outputs, the targets and the anchor grid.
         data_preprocessor: MODELS; built with ``num_classes``, ``size_divisor`` and ``channels_last``, and with the
             head's ``task`` where it takes that.
@@ -123,7 +126,8 @@ class YOLODetector(BaseModel):
     def __getstate__(self) -> dict[str, Any]:
         # A copy makes its own grids: these may lie on a device that the copy does not live on. And it is not captured.
         state = {**super().__getstate__(), '_grids': {}}
-        state.pop('step', None)
+        for method in ('step', 'infer'):
+            state.pop(method, None)
         return state
 
     # Modules whose training calls have no branch on a value and no shape from data, for who compiles.
@@ -154,6 +158,15 @@ class YOLODetector(BaseModel):
     def known_paths(self) -> tuple[str, ...]:
         """The ways from raw outputs to detections that the head has."""
         return tuple(getattr(self.network.head, 'paths', ('one_to_one',)))
+
+    @property
+    def rules(self) -> dict[str, Rules]:
+        """Which detections become predictions, by each of ``paths``."""
+        if unknown := [path for path in self.paths if path not in self.known_paths]:
+            raise ValueError(f'path {unknown[0]!r} is none of {self.known_paths}, which this head knows; set another')
+        threshold, iou_threshold = self.score_threshold, self.nms_iou_threshold
+        lowest = {path: max(threshold, self.nms_score_threshold) if path == 'nms' else threshold for path in self.paths}
+        return {path: Rules(path, self.max_detections, lowest[path], iou_threshold) for path in self.paths}
 
     def anchor_grid(self, images: Tensor) -> AnchorGrid:
         """The grid for (B, 3, H, W) ``images``, on their device; made at the first use of a size and kept."""
@@ -232,7 +245,7 @@ class YOLODetector(BaseModel):
         if mode == 'predict':
             if metas is None:
                 raise ValueError("mode='predict' needs metas; give the batch a 'metas' entry, one dict per image")
-            return self.predict(self.network(inputs), metas, self.anchor_grid(inputs))
+            return self._predictions(self.infer(inputs), metas)
         raise ValueError(f"mode={mode!r} does not exist; use 'tensor', 'loss' or 'predict'")
 
     def loss(self, outputs: Any, targets: Targets, grid: AnchorGrid) -> dict[str, Tensor]:
@@ -242,25 +255,29 @@ class YOLODetector(BaseModel):
             losses: dict[str, Tensor] = self.criterion(exact, targets, grid)
             return losses
 
+    def infer(self, images: Tensor) -> Inferred:
+        """Network and decoding by each of ``paths``, without a host read; ``select`` and ``place`` make predictions.
+
+        Apart, so that the three can be captured, overlapped and handed to other processes.
+        """
+        return decode(self.network.head, self.network(images), self.anchor_grid(images), self.rules)
+
+    def select(self, inferred: Inferred) -> Inferred:
+        """Rows only, on the device: the NMS of upright boxes, for a path that has one, reads it."""
+        return select(inferred, self.rules)
+
+    def place(
+        self, selected: Inferred, metas: Sequence[Mapping[str, Any]], *, run: Run = map
+    ) -> Iterator[dict[str, Any]]:
+        """One prediction per image, in pixels of the original image, on the CPU; see ``predicting.place``."""
+        return place(self.network.head, selected, metas, self.rules, run=run)
+
     def predict(self, outputs: Any, metas: Sequence[Mapping[str, Any]], grid: AnchorGrid) -> list[dict[str, Any]]:
         """One prediction per image, in pixels of the original image, on the CPU, by each of ``paths``."""
-        first, *others = [self._predict(path, outputs, metas, grid) for path in self.paths]
-        for found in others:
-            for prediction, other in zip(first, found, strict=True):
-                prediction[other['path']] = other
-        return first
+        return self._predictions(decode(self.network.head, outputs, grid, self.rules), metas)
 
-    def _predict(
-        self, path: str, outputs: Any, metas: Sequence[Mapping[str, Any]], grid: AnchorGrid
-    ) -> list[dict[str, Any]]:
-        if path not in self.known_paths:
-            raise ValueError(f'path {path!r} is none of {self.known_paths}, which this head knows; set another')
-        options: dict[str, Any] = {'max_detections': self.max_detections, 'score_threshold': self.score_threshold}
-        if path == 'nms':
-            options['score_threshold'] = max(self.score_threshold, self.nms_score_threshold)
-            options |= {'path': path, 'iou_threshold': self.nms_iou_threshold}
-        predictions = self.network.head.predict(outputs, grid, metas, **options)
-        return [{**prediction, 'path': path} for prediction in predictions]
+    def _predictions(self, inferred: Inferred, metas: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        return list(self.place(tree_map_only(Tensor, Tensor.cpu, self.select(inferred)), metas))
 
 
 def _exact(output: Tensor | None) -> Tensor | None:

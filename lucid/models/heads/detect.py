@@ -3,16 +3,16 @@
 Shape suffixes: B images, A anchors, C classes.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor, nn
 
-from lucid.models.heads.paths import decode_by
+from lucid.models.heads.paths import Metas, Rules, Run, decode
 from lucid.models.heads.stems import apply_stems, init_box_start, init_class_prior, make_stems
 from lucid.registry import HEADS
-from lucid.structures import AnchorGrid, RawOutputs
-from lucid.structures.detections import PATHS, Prediction, to_predictions
+from lucid.structures import AnchorGrid, Candidates, RawOutputs
+from lucid.structures.affine import Float32
+from lucid.structures.detections import PATHS, Prediction, place_detections
 
 
 class DetectBranch(nn.Module):
@@ -35,7 +35,7 @@ class DetectBranch(nn.Module):
 class DetectHead(nn.Module):
     """Boxes and classes from two branches with parameters of their own, which read the same features, not detached.
 
-    Attributes: ``paths``, the ways to detections that ``predict`` knows.
+    Attributes: ``paths``, the ways to detections that ``decode`` knows.
 
     Args:
         in_channels: of each level.
@@ -67,45 +67,19 @@ class DetectHead(nn.Module):
         """The part that inference needs."""
         return self.one_to_one
 
-    def predict(
-        self,
-        outputs: RawOutputs,
-        grid: AnchorGrid,
-        metas: Sequence[Mapping[str, Any]],
-        *,
-        max_detections: int,
-        score_threshold: float,
-        path: str = 'one_to_one',
-        iou_threshold: float = 0.7,
-    ) -> list[Prediction]:
-        """Predictions in pixels of the original images, by one of ``paths``.
+    def decode(self, outputs: RawOutputs, grid: AnchorGrid, rules: Rules) -> Tensor | Candidates:
+        """Boxes and classes of the branch that belongs to the path."""
+        logits_BAC, boxes_BA4 = outputs[:2] if rules.path == 'nms' else outputs[2:4]
+        return decode(logits_BAC, boxes_BA4, None, grid, rules)
 
-        Args:
-            outputs: of the whole batch.
-            grid: of its input size.
-            metas: per image, as ``to_predictions`` wants them.
-            max_detections: rows kept per image.
-            score_threshold: detections below it are dropped.
-            path: ``'one_to_one'`` the one-to-one branch as it is, ``'nms'`` the one-to-many branch through NMS.
-            iou_threshold: of the NMS.
+    def maps(self, outputs: RawOutputs) -> None:
+        """Rows share nothing."""
 
-        Returns:
-            One per image.
-        """
-        if path == 'nms':
-            logits_BAC, boxes_BA4 = outputs.o2m_logits_BAC, outputs.o2m_boxes_BA4
-        else:
-            logits_BAC, boxes_BA4 = outputs.o2o_logits_BAC, outputs.o2o_boxes_BA4
-        found = decode_by(
-            path,
-            logits_BAC,
-            boxes_BA4,
-            grid,
-            max_detections=max_detections,
-            score_threshold=score_threshold,
-            iou_threshold=iou_threshold,
-        )
-        return to_predictions(found, metas)
+    def place(
+        self, rows_BKN: Float32, maps_B: Float32 | None, metas: Metas, *, rules: Rules, run: Run
+    ) -> Iterable[Prediction]:
+        """Predictions in pixels of the original images."""
+        return run(place_detections, rows_BKN, metas)
 
 
 def class_tensors(head: nn.Module) -> tuple[str, ...]:

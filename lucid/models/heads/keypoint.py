@@ -3,18 +3,18 @@
 Shape suffixes: B images, A anchors, C classes, J keypoints.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor, nn
 
 from lucid.models.heads.detect import DetectBranch, class_tensors
-from lucid.models.heads.paths import decode_by
+from lucid.models.heads.paths import Metas, Rules, Run, decode
 from lucid.models.heads.stems import apply_stems, make_stems
 from lucid.registry import HEADS
-from lucid.structures import AnchorGrid, KeypointOutputs
-from lucid.structures.anchors import decode_points, gather_anchors, without_broken
-from lucid.structures.detections import PATHS, Prediction, place_detections
+from lucid.structures import AnchorGrid, Candidates, KeypointOutputs
+from lucid.structures.affine import Float32
+from lucid.structures.anchors import decode_points
+from lucid.structures.detections import PATHS, Prediction
 from lucid.structures.point_decoding import place_points
 
 
@@ -25,7 +25,7 @@ class KeypointHead(nn.Module):
     A stem gives four numbers per point, point after point: x, y, and the spread along x and y. What the head of
     ``detect`` has is made first and has the same names, so that the same seed draws the same values.
 
-    Attributes: ``paths``, the ways to detections that ``predict`` knows.
+    Attributes: ``paths``, the ways to detections that ``decode`` knows.
 
     Args:
         in_channels: of each level.
@@ -80,50 +80,22 @@ class KeypointHead(nn.Module):
         """The part that inference needs."""
         return DeployedKeypointHead(self)
 
-    def predict(
-        self,
-        outputs: KeypointOutputs,
-        grid: AnchorGrid,
-        metas: Sequence[Mapping[str, Any]],
-        *,
-        max_detections: int,
-        score_threshold: float,
-        path: str = 'one_to_one',
-        iou_threshold: float = 0.7,
-    ) -> list[Prediction]:
-        """Predictions with ``keypoints`` in pixels of the original images, by one of ``paths``.
-
-        The anchor of a box gives its points too; one with a point that is not finite gives neither.
-
-        Args:
-            outputs: of the whole batch.
-            grid: of its input size.
-            metas: per image, as ``to_predictions`` wants them.
-            max_detections: rows kept per image.
-            score_threshold: detections below it are dropped.
-            path: ``'one_to_one'`` the one-to-one branch as it is, ``'nms'`` the one-to-many branch through NMS.
-            iou_threshold: of the boxes, for the NMS.
-
-        Returns:
-            One per image.
-        """
-        if path == 'nms':
-            logits_BAC, boxes_BA4 = outputs.o2m_logits_BAC, outputs.o2m_boxes_BA4
-            offsets_BAJ2 = outputs.o2m_points_BAJ2
+    def decode(self, outputs: KeypointOutputs, grid: AnchorGrid, rules: Rules) -> Tensor | Candidates:
+        """Boxes, classes and points; the anchor of a box gives its points too, and one that is not finite neither."""
+        if rules.path == 'nms':
+            logits_BAC, boxes_BA4, offsets_BAJ2 = outputs[0], outputs[1], outputs.o2m_points_BAJ2
         else:
-            logits_BAC, boxes_BA4 = outputs.o2o_logits_BAC, outputs.o2o_boxes_BA4
-            offsets_BAJ2 = outputs.o2o_points_BAJ2
-        found = decode_by(
-            path,
-            logits_BAC,
-            without_broken(boxes_BA4, offsets_BAJ2),
-            grid,
-            max_detections=max_detections,
-            score_threshold=score_threshold,
-            iou_threshold=iou_threshold,
-        )
-        points_BKJ2 = gather_anchors(decode_points(offsets_BAJ2, grid), found.anchors_BK)
-        return place_points(place_detections(found, metas), points_BKJ2, metas)
+            logits_BAC, boxes_BA4, offsets_BAJ2 = outputs[2], outputs[3], outputs.o2o_points_BAJ2
+        return decode(logits_BAC, boxes_BA4, decode_points(offsets_BAJ2, grid).flatten(2), grid, rules)
+
+    def maps(self, outputs: KeypointOutputs) -> None:
+        """Rows share nothing."""
+
+    def place(
+        self, rows_BKN: Float32, maps_B: Float32 | None, metas: Metas, *, rules: Rules, run: Run
+    ) -> Iterable[Prediction]:
+        """Predictions in pixels of the original images, with ``keypoints``."""
+        return run(place_points, rows_BKN, metas)
 
 
 class DeployedKeypointHead(nn.Module):

@@ -3,19 +3,20 @@
 Shape suffixes: B images, A anchors, C classes.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from functools import partial
 
 from torch import Tensor, nn
 
 from lucid.models.heads.detect import DetectBranch, class_tensors
+from lucid.models.heads.paths import Metas, Rules, Run, rank
 from lucid.models.heads.stems import apply_stems, make_stems
 from lucid.registry import HEADS
 from lucid.structures import AnchorGrid, OrientedOutputs
+from lucid.structures.affine import Float32
 from lucid.structures.anchors import gather_anchors, without_broken
-from lucid.structures.detections import PATHS, Prediction, decode_end_to_end
+from lucid.structures.detections import PATHS, Prediction, pack_rows
 from lucid.structures.rotated_decoding import place_rboxes
-from lucid.structures.rotated_suppression import decode_with_rotated_nms
 from lucid.structures.rotated_tensors import compose_rboxes
 
 ANGLE_DIVISOR = 2
@@ -28,7 +29,7 @@ class OrientedHead(nn.Module):
 
     What the head of ``detect`` has is made first and has the same names, so that the same seed draws the same values.
 
-    Attributes: ``paths``, the ways to detections that ``predict`` knows.
+    Attributes: ``paths``, the ways to detections that ``decode`` knows.
 
     Args:
         in_channels: of each level.
@@ -70,55 +71,28 @@ class OrientedHead(nn.Module):
         """The part that inference needs."""
         return DeployedOrientedHead(self)
 
-    def predict(
-        self,
-        outputs: OrientedOutputs,
-        grid: AnchorGrid,
-        metas: Sequence[Mapping[str, Any]],
-        *,
-        max_detections: int,
-        score_threshold: float,
-        path: str = 'one_to_one',
-        iou_threshold: float = 0.7,
-    ) -> list[Prediction]:
-        """Predictions with ``rboxes`` in pixels of the original images, by one of ``paths``.
+    def decode(self, outputs: OrientedOutputs, grid: AnchorGrid, rules: Rules) -> Tensor:
+        """Rows with a rotated box each, for NMS of all anchors: the host does it. The anchor of a box gives its angle.
 
-        ``boxes`` are the envelopes. The anchor of a box gives its angle too.
-
-        Args:
-            outputs: of the whole batch.
-            grid: of its input size.
-            metas: per image, as ``to_predictions`` wants them.
-            max_detections: rows kept per image.
-            score_threshold: detections below it are dropped.
-            path: ``'one_to_one'`` the one-to-one branch as it is, ``'nms'`` the one-to-many branch through NMS.
-            iou_threshold: of the rotated boxes, for the NMS.
-
-        Returns:
-            One per image.
+        An anchor whose angle is not finite takes no part.
         """
-        if path == 'nms':
-            angles_BA1 = outputs.o2m_angles_BA1
-            found = decode_with_rotated_nms(
-                outputs.o2m_logits_BAC,
-                outputs.o2m_boxes_BA4,
-                angles_BA1,
-                grid,
-                max_detections=max_detections,
-                score_threshold=score_threshold,
-                iou_threshold=iou_threshold,
-            )
+        if rules.path == 'nms':
+            logits_BAC, boxes_BA4, angles_BA1 = outputs[0], outputs[1], outputs.o2m_angles_BA1
         else:
-            angles_BA1 = outputs.o2o_angles_BA1
-            found = decode_end_to_end(
-                outputs.o2o_logits_BAC,
-                without_broken(outputs.o2o_boxes_BA4, angles_BA1),
-                grid,
-                max_detections=max_detections,
-                score_threshold=score_threshold,
-            )
-        rboxes_BK5 = compose_rboxes(found.boxes_BK4.float(), gather_anchors(angles_BA1.float(), found.anchors_BK))
-        return place_rboxes(found, rboxes_BK5, metas)
+            logits_BAC, boxes_BA4, angles_BA1 = outputs[2], outputs[3], outputs.o2o_angles_BA1
+        found = rank(logits_BAC, without_broken(boxes_BA4, angles_BA1), grid, rules)
+        angles_BK1 = gather_anchors(angles_BA1.float(), found.anchors_BK)
+        return pack_rows(found, compose_rboxes(found.boxes_BK4.float(), angles_BK1))
+
+    def maps(self, outputs: OrientedOutputs) -> None:
+        """Rows share nothing."""
+
+    def place(
+        self, rows_BKN: Float32, maps_B: Float32 | None, metas: Metas, *, rules: Rules, run: Run
+    ) -> Iterable[Prediction]:
+        """Predictions in pixels of the original images, with ``rboxes``, whose envelopes ``boxes`` are."""
+        nms = rules.iou_threshold if rules.path == 'nms' else None
+        return run(partial(place_rboxes, iou_threshold=nms, max_detections=rules.max_detections), rows_BKN, metas)
 
 
 class DeployedOrientedHead(nn.Module):

@@ -3,20 +3,19 @@
 Shape suffixes: B images, A anchors, C classes, K prototypes, H, W cells of a map.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor, nn
 
 from lucid.models.heads.detect import DetectBranch, class_tensors
-from lucid.models.heads.paths import decode_by
+from lucid.models.heads.paths import Metas, Rules, Run, decode
 from lucid.models.heads.prototypes import ProtoFusion, ProtoNet
 from lucid.models.heads.stems import apply_stems, init_prior, make_stems
 from lucid.registry import HEADS
-from lucid.structures import AnchorGrid, SegmentOutputs
-from lucid.structures.anchors import without_broken
-from lucid.structures.detections import PATHS, Prediction, place_detections
-from lucid.structures.mask_decoding import decode_masks
+from lucid.structures import AnchorGrid, Candidates, SegmentOutputs
+from lucid.structures.affine import Float32
+from lucid.structures.detections import PATHS, Prediction
+from lucid.structures.mask_decoding import place_masks
 
 
 @HEADS.register_module()
@@ -27,7 +26,7 @@ class SegmentHead(nn.Module):
     with gradients or without. What the head of ``detect`` has is made first and has the same names, so that the same
     seed draws the same values.
 
-    Attributes: ``paths``, the ways to detections that ``predict`` knows.
+    Attributes: ``paths``, the ways to detections that ``decode`` knows.
 
     Args:
         in_channels: of each level, each half as fine as the one before.
@@ -84,59 +83,23 @@ class SegmentHead(nn.Module):
         """The part that inference needs."""
         return DeployedSegmentHead(self)
 
-    def predict(
-        self,
-        outputs: SegmentOutputs,
-        grid: AnchorGrid,
-        metas: Sequence[Mapping[str, Any]],
-        *,
-        max_detections: int,
-        score_threshold: float,
-        path: str = 'one_to_one',
-        iou_threshold: float = 0.7,
-    ) -> list[Prediction]:
-        """Predictions with ``masks`` at the resolution of the original images, by one of ``paths``.
-
-        The anchor of a box gives its coefficients too; one with a coefficient that is not finite gives neither.
-
-        Args:
-            outputs: of the whole batch.
-            grid: of its input size.
-            metas: per image, as ``to_predictions`` wants them.
-            max_detections: rows kept per image.
-            score_threshold: detections below it are dropped.
-            path: ``'one_to_one'`` the one-to-one branch as it is, ``'nms'`` the one-to-many branch through NMS.
-            iou_threshold: of the boxes, for the NMS.
-
-        Returns:
-            One per image.
-        """
-        if path == 'nms':
-            logits_BAC, boxes_BA4 = outputs.o2m_logits_BAC, outputs.o2m_boxes_BA4
-            coefficients_BAK = outputs.o2m_coefficients_BAK
+    def decode(self, outputs: SegmentOutputs, grid: AnchorGrid, rules: Rules) -> Tensor | Candidates:
+        """Boxes, classes and coefficients; the anchor of a box gives these too, and one that is not finite neither."""
+        if rules.path == 'nms':
+            logits_BAC, boxes_BA4, coefficients_BAK = outputs[0], outputs[1], outputs.o2m_coefficients_BAK
         else:
-            logits_BAC, boxes_BA4 = outputs.o2o_logits_BAC, outputs.o2o_boxes_BA4
-            coefficients_BAK = outputs.o2o_coefficients_BAK
-        found = decode_by(
-            path,
-            logits_BAC,
-            without_broken(boxes_BA4, coefficients_BAK),
-            grid,
-            max_detections=max_detections,
-            score_threshold=score_threshold,
-            iou_threshold=iou_threshold,
-        )
-        predictions = []
-        for image, (placed, meta) in enumerate(zip(place_detections(found, metas), metas, strict=True)):
-            rows_N = placed.rows(found.anchors_BK.device)
-            placed.prediction['masks'] = decode_masks(
-                coefficients_BAK[image, found.anchors_BK[image, rows_N]],
-                outputs.prototypes_BKHW[image],
-                found.boxes_BK4[image, rows_N],
-                meta=meta,
-            )
-            predictions.append(placed.prediction)
-        return predictions
+            logits_BAC, boxes_BA4, coefficients_BAK = outputs[2], outputs[3], outputs.o2o_coefficients_BAK
+        return decode(logits_BAC, boxes_BA4, coefficients_BAK, grid, rules)
+
+    def maps(self, outputs: SegmentOutputs) -> Tensor:
+        """The prototypes, float32 (B, K, H, W)."""
+        return outputs.prototypes_BKHW.float()
+
+    def place(
+        self, rows_BKN: Float32, maps_B: Float32 | None, metas: Metas, *, rules: Rules, run: Run
+    ) -> Iterable[Prediction]:
+        """Predictions in pixels of the original images, with ``masks`` at their resolution."""
+        return run(place_masks, rows_BKN, maps_B, metas)
 
 
 class DeployedSegmentHead(nn.Module):

@@ -1,3 +1,4 @@
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from mmengine.runner import Runner
 
+from lucid.engine import pictures
 from lucid.engine.hooks import CheckpointHook, CurvesHook, DeferredInfoHook
 from lucid.registry import HOOKS
 
@@ -74,6 +76,24 @@ def test_a_picture_follows_each_validation_and_the_end_draws_only_what_is_new(li
     hook, painter = spied(interval=2)
     line_runner([Logged(), hook], scores=[0.25, 0.5, 0.5], epochs=3).train()
     assert [len(validations) for _, validations in painter.drawn] == [2, 3]
+
+
+def test_drawing_keeps_to_its_share_of_the_time_and_the_end_draws_what_is_left_out(
+    line_runner: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten seconds from one look at the clock to the next: each picture takes ten."""
+    clock = itertools.count(step=10.0)
+    monkeypatch.setattr(pictures, 'time', SimpleNamespace(monotonic=lambda: next(clock)))
+    for share, expected in ((None, [1, 2, 3, 4]), (0.4, [1, 3, 4]), (0.01, [1, 4])):
+        hook, painter = spied(time_share=share)
+        line_runner([Logged(), hook], scores=[0.1, 0.2, 0.3, 0.4], epochs=4).train()
+        assert [len(validations) for _, validations in painter.drawn] == expected
+
+
+def test_a_share_of_the_time_that_cannot_be_meant_is_refused() -> None:
+    for share in (0.0, 1.5, -0.1):
+        with pytest.raises(ValueError, match=r'time_share=.* must be above 0 and at most 1'):
+            CurvesHook(time_share=share)
 
 
 def test_the_picture_lies_in_the_work_directory(line_runner: Build, tmp_path: Path) -> None:

@@ -134,7 +134,14 @@ def names(folder):
 
 def test_the_hook_is_found_by_its_bare_name_and_refuses_senseless_numbers():
     assert HOOKS.build({'type': 'VisualizationHook', 'painter': {'side': 200}}).painter.side == 200
-    for wrong in ({'interval': 0}, {'batch_images': 0}, {'val_images': -1}, {'num_batches': -1}, {'keep': 0}):
+    for wrong in (
+        {'interval': 0},
+        {'batch_images': 0},
+        {'val_images': -1},
+        {'num_batches': -1},
+        {'keep': 0},
+        {'time_share': 2.0},
+    ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             VisualizationHook(**wrong)
 
@@ -182,6 +189,12 @@ def test_an_interval_skips_validations_and_zero_draws_nothing(tmp_path):
     assert names(tmp_path / 'pictures') == ['val_epoch_01.jpg', 'val_epoch_03.jpg']
     toy_runner(tmp_path / 'none', VisualizationHook(num_batches=0, val_images=0), epochs=1).train()
     assert not (tmp_path / 'none' / 'pictures').exists()
+
+
+def test_drawing_keeps_to_its_share_of_the_time_but_for_the_first_and_the_last_validation(tmp_path):
+    """A share that no picture can keep to."""
+    toy_runner(tmp_path, VisualizationHook(num_batches=0, keep=9, time_share=1e-9), epochs=4).train()
+    assert names(tmp_path / 'pictures') == ['val_epoch_01.jpg', 'val_epoch_04.jpg']
 
 
 def test_pictures_of_the_newest_validations_stay_and_none_of_a_run_that_is_replaced(tmp_path):

@@ -1,0 +1,107 @@
+"""Processes for what the host does image by image: masks, NMS of rotated boxes."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from typing import Any
+
+import cv2
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+ORPHAN_CHECK = 5.0
+"""Seconds from one look of a process at its parent to the next."""
+
+
+class HostWorkers:
+    """``map`` in other processes, in order: the results do not depend on their number.
+
+    Processes, not threads: this work is Python's, and would take the interpreter's lock from whoever launches kernels.
+    They start at the first use, in the way of the data loader's workers (``multiprocessing``'s start method), and leave
+    an interrupt to the main process. Tensors in results come back as tensors of the caller's own.
+
+    Args:
+        number: Of processes.
+
+    Raises:
+        ValueError: There are none.
+    """
+
+    def __init__(self, number: int) -> None:
+        if number < 1:
+            raise ValueError(f'{number} processes do no work; use 1 or more')
+        self.number = number
+        self._pool: ProcessPoolExecutor | None = None
+
+    def map(self, function: Callable[..., Any], *iterables: Iterable[Any]) -> Iterator[Any]:
+        """The results of ``function``, in order; the work on all of them begins now.
+
+        Args:
+            function: At the top level of a module, as are its arguments' classes.
+            iterables: As long as each other; of arrays and plain values.
+
+        Returns:
+            An iterator, to be used once. It raises what ``function`` raised, and RuntimeError where a process died;
+            what was not begun by the time that it is closed, is not done.
+        """
+        if self._pool is None:
+            context = multiprocessing.get_context()
+            self._pool = ProcessPoolExecutor(self.number, mp_context=context, initializer=_begin)
+        pool = self._pool
+        futures = [pool.submit(_call, function, items) for items in zip(*iterables, strict=True)]
+        return self._results(futures)
+
+    def close(self) -> None:
+        """End the processes; a second call does nothing, and a further ``map`` starts new ones."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _results(self, futures: list[Future[Any]]) -> Iterator[Any]:
+        try:
+            for future in futures:
+                yield tree_map_only(_Sent, _Sent.tensor, future.result())
+        except BrokenProcessPool as error:
+            self.close()
+            raise RuntimeError(
+                f'one of {self.number} processes that finish predictions died, for want of memory perhaps; '
+                'lower num_workers of the loop (val_cfg, test_cfg), or set it to 0'
+            ) from error
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+class _Sent:
+    """A tensor on its way as an array: tensors would travel in shared memory, a file each."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._array = tensor.numpy()
+
+    def tensor(self) -> Tensor:
+        return torch.from_numpy(self._array)
+
+
+def _call(function: Callable[..., Any], items: tuple[Any, ...]) -> Any:
+    return tree_map_only(Tensor, _Sent, function(*items))
+
+
+def _begin() -> None:
+    """Prepare a process: one thread, no interrupts, and an end when the main process is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    cv2.setNumThreads(0)
+    threading.Thread(target=partial(_end_with, os.getppid()), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(ORPHAN_CHECK)
+    os._exit(1)

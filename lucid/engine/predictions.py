@@ -1,0 +1,100 @@
+"""Predictions of a data set, with the device always one batch ahead of the host."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from mmengine.model import BaseModel
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+T = TypeVar('T')
+R = TypeVar('R')
+Run = Callable[..., Iterable[Any]]
+
+SEAM = ('prepare', 'infer', 'select', 'place')
+ROUND = ('val_step', 'test_step', '_run_forward', 'forward', 'predict')
+
+
+def has_seam(model: nn.Module) -> bool:
+    """Whether a model predicts by ``prepare``, ``infer``, ``select`` and ``place``, and no subclass goes round them."""
+    kind = type(model)
+    if not isinstance(model, BaseModel) or not all(callable(getattr(kind, name, None)) for name in SEAM):
+        return False
+    seam = min(_place(kind, name) for name in SEAM)
+    return all(_place(kind, name) >= seam for name in ROUND if hasattr(kind, name))
+
+
+def _place(kind: type, name: str) -> int:
+    """How far up the bases of a class a method is defined."""
+    return next(i for i, base in enumerate(kind.__mro__) if name in vars(base))
+
+
+class Predictor:
+    """A model's predictions of batches, in two parts: ``launch`` for the device, and for the host what it returns.
+
+    Nothing in ``launch`` waits for the device. The second part reads it on a stream of its own, so that it waits for
+    its own batch and not for those that were launched since; the rows of a batch come in one transfer per path, into
+    pinned memory. ``run`` is what works on the images one by one, see ``place`` of the model.
+    """
+
+    def __init__(self, model: Any, *, run: Run = map) -> None:
+        self._model, self._run = model, run
+        self._stream: Any = None
+
+    @torch.no_grad()
+    def launch(self, data: Any) -> Callable[[], Iterator[dict[str, Any]]]:
+        """Prepare a batch and start its inference; returns what gives its predictions, as an iterator."""
+        prepared = self._model.prepare(data)
+        device = prepared['inputs'].device
+        with torch.autocast(device.type, enabled=False):
+            inferred = self._model.infer(prepared['inputs'])
+        event = torch.cuda.current_stream(device).record_event() if device.type == 'cuda' else None
+        return partial(self._finish, inferred, prepared['metas'], device, event)
+
+    @torch.no_grad()
+    def _finish(self, inferred: Any, metas: Any, device: torch.device, event: Any) -> Iterator[dict[str, Any]]:
+        if event is None:
+            selected = self._model.select(inferred)
+        else:
+            if self._stream is None:
+                self._stream = torch.cuda.Stream(device)
+            with torch.cuda.stream(self._stream):
+                self._stream.wait_event(event)
+                # Into pinned memory; what is copied stays alive until the stream has been waited for.
+                rows = self._model.select(inferred)
+                selected = tree_map_only(Tensor, lambda tensor: tensor.to('cpu', non_blocking=True), rows)
+            self._stream.synchronize()
+            del rows
+        assert all(leaf.device.type == 'cpu' for leaf in tree_leaves(selected) if isinstance(leaf, Tensor))
+        found: Iterator[dict[str, Any]] = self._model.place(selected, metas, run=self._run)
+        return found
+
+
+def behind(items: Iterable[T], start: Callable[[T], Callable[[], R]], *, depth: int) -> Iterator[tuple[T, R]]:
+    """Start each item, and finish it when ``depth`` later ones have been started; in order.
+
+    If ``items`` or ``start`` raises, what was started before is finished first, as it would have been one by one; not
+    after an interrupt.
+    """
+    waiting: deque[tuple[T, Callable[[], R]]] = deque()
+    iterator, failure = iter(items), None
+    while True:
+        try:
+            item = next(iterator)
+            waiting.append((item, start(item)))
+        except StopIteration:
+            break
+        except Exception as error:  # noqa: BLE001 (raised below)
+            failure = error
+            break
+        if len(waiting) > depth:
+            done, finish = waiting.popleft()
+            yield done, finish()
+    while waiting:
+        done, finish = waiting.popleft()
+        yield done, finish()
+    if failure is not None:
+        raise failure

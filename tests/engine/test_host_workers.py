@@ -1,0 +1,79 @@
+import os
+import signal
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lucid.engine.host_workers import HostWorkers
+
+
+def squared(number: int, array: np.ndarray) -> dict[str, Any]:
+    time.sleep(0.05 * (number == 0))  # the first comes last, were they not in order
+    return {'number': number**2, 'tensor': torch.from_numpy(array) + number, 'array': array, 'process': os.getpid()}
+
+
+def broken(number: int) -> int:
+    return 1 // number
+
+
+def killed(number: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def interrupted(number: int) -> int:
+    os.kill(os.getpid(), signal.SIGINT)
+    return number
+
+
+@pytest.fixture
+def workers() -> Any:
+    found = HostWorkers(2)
+    yield found
+    found.close()
+
+
+def test_results_come_in_order_from_other_processes_as_the_callers_tensors(workers: HostWorkers) -> None:
+    arrays = np.arange(8.0).reshape(4, 2)
+    found = list(workers.map(squared, range(4), arrays))
+    assert [each['number'] for each in found] == [0, 1, 4, 9]
+    assert [each['tensor'].tolist() for each in found] == [[0, 1], [3, 4], [6, 7], [9, 10]]
+    assert os.getpid() not in {each['process'] for each in found}
+    assert all(isinstance(each['array'], np.ndarray) for each in found)  # arrays stay arrays
+    found[0]['tensor'].add_(1)  # writable, and nobody else's
+    assert arrays.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+def test_the_processes_stay_from_one_use_to_the_next_until_they_are_closed(workers: HostWorkers) -> None:
+    def used() -> set[int]:
+        return {each['process'] for each in workers.map(squared, range(6), np.zeros((6, 1)))}
+
+    first = used() | used()
+    assert len(first) <= 2
+    workers.close()
+    assert not first & used()
+
+
+def test_an_error_comes_in_its_turn_and_the_workers_go_on(workers: HostWorkers) -> None:
+    results = workers.map(broken, [1, 0, 1])
+    assert next(results) == 1
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+    assert list(workers.map(broken, [1, 1])) == [1, 1]
+
+
+def test_an_interrupt_is_the_main_processes(workers: HostWorkers) -> None:
+    assert list(workers.map(interrupted, [1, 2])) == [1, 2]
+
+
+def test_a_process_that_dies_is_named_with_the_remedy_and_replaced(workers: HostWorkers) -> None:
+    with pytest.raises(RuntimeError, match=r'one of 2 processes .* died.*lower num_workers'):
+        list(workers.map(killed, [1]))
+    assert list(workers.map(broken, [1])) == [1]
+
+
+def test_no_processes_are_refused() -> None:
+    with pytest.raises(ValueError, match='use 1 or more'):
+        HostWorkers(0)

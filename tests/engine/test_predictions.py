@@ -1,0 +1,237 @@
+"""Predictions ahead of the host, captured or not, are those of one batch after the other."""
+
+import copy
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lucid.capture import CudaMemory, EvalRegion, Parts, Reason, TapeMemory, first_difference
+from lucid.engine.host_workers import HostWorkers
+from lucid.engine.predictions import Predictor, behind, has_seam
+from lucid.models.detectors import YOLODetector
+
+HEADS = {'detect': 'DetectHead', 'segment': 'SegmentHead', 'oriented': 'OrientedHead', 'keypoint': 'KeypointHead'}
+PATHS = ('one_to_one', 'nms')
+
+
+def detector(task: str) -> YOLODetector:
+    """A detector of random weights whose scores differ from anchor to anchor, and by which boxes overlap."""
+    torch.manual_seed(0)
+    keypoints = {'num_keypoints': 2} if task == 'keypoint' else {}
+    head = {'type': HEADS[task], 'box_start': 2.0}
+    model = YOLODetector(num_classes=3, head=head, max_detections=20, nms_iou_threshold=0.5, **keypoints)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.weight, 1.0, 0.3)
+            nn.init.normal_(module.bias, 0.0, 0.3)
+    model.paths = PATHS
+    return model.eval()
+
+
+def batch(seed: int, count: int = 2) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randint(0, 256, (count, 64, 64, 3), generator=generator, dtype=torch.uint8)
+    matrix = np.diag([2.0, 2.0, 1.0])
+    metas = [{'image_id': i, 'file': f'{i}.jpg', 'original_hw': (32, 30), 'matrix': matrix} for i in range(count)]
+    return {'inputs': images, 'metas': metas}
+
+
+def same(ours: Any, theirs: Any) -> bool:
+    return first_difference({'': ours}, {'': theirs}) is None
+
+
+@pytest.mark.parametrize('task', HEADS)
+def test_both_parts_give_what_val_step_gives_however_late_they_are_taken(task: str, device: torch.device) -> None:
+    model = detector(task).to(device)
+    with torch.no_grad():
+        expected = [model.val_step(batch(seed)) for seed in range(3)]
+    predictor = Predictor(model)
+    finish = [predictor.launch(batch(seed)) for seed in range(3)]
+    found = [list(iterator) for iterator in [launched() for launched in finish]]
+    assert same(expected, found)
+    assert len(expected[0][0]['nms']['scores']) > 3
+    assert not same(expected[0], found[1])  # control: batches differ
+    assert not same(expected[0][0]['nms']['boxes'], expected[0][0]['boxes'])
+
+
+@pytest.mark.parametrize('task', ['segment', 'oriented'])
+def test_other_processes_give_the_same_in_order(task: str) -> None:
+    model, workers = detector(task), HostWorkers(2)
+    expected = [list(Predictor(model).launch(batch(seed, 3))()) for seed in range(2)]
+    predictor = Predictor(model, run=workers.map)
+    found = [list(iterator) for iterator in [predictor.launch(batch(seed, 3))() for seed in range(2)]]
+    workers.close()
+    assert same(expected, found)
+    assert [prediction['image_id'] for prediction in found[1]] == [0, 1, 2]
+
+
+@pytest.fixture(params=['tape', pytest.param('cuda', marks=pytest.mark.cuda)])
+def backend(request: pytest.FixtureRequest) -> Iterator[tuple[torch.device, Parts]]:
+    kept, torch.backends.cudnn.deterministic = torch.backends.cudnn.deterministic, True
+    cuda = request.param == 'cuda'
+    yield torch.device(request.param if cuda else 'cpu'), Parts(memory=CudaMemory if cuda else lambda _: TapeMemory())
+    torch.backends.cudnn.deterministic = kept
+
+
+@pytest.mark.parametrize('task', HEADS)
+def test_captured_predictions_of_each_task_equal_eager_ones(task: str, backend: tuple[torch.device, Parts]) -> None:
+    device, parts = backend
+    reference = detector(task).to(device)
+    model = copy.deepcopy(reference)
+    region = EvalRegion()
+    region.activate(model, parts=parts)
+    batches = [batch(0), batch(1), batch(2, count=1), batch(3)]
+    expected = [list(Predictor(reference).launch(each)()) for each in batches]
+    finish = [Predictor(model).launch(each) for each in batches]
+    assert same(expected, [list(launched()) for launched in finish])
+    assert region.routes.replays == 3
+    assert region.routes.eager == {(Reason.NEW_SIGNATURE, '1x3x64x64 float32'): 1}
+    region.release()
+    assert 'infer' not in vars(model)
+
+
+def test_options_of_the_detector_are_baked_in_and_watched(backend: tuple[torch.device, Parts]) -> None:
+    device, parts = backend
+    reference = detector('detect').to(device)
+    model = copy.deepcopy(reference)
+    region = EvalRegion()
+    region.activate(model, parts=parts)
+    for threshold, paths in ((0.0, PATHS), (0.5, PATHS), (0.5, ('nms',))):
+        for each in (reference, model):
+            each.score_threshold, each.paths = threshold, paths
+        expected = list(Predictor(reference).launch(batch(0))())
+        assert same(expected, list(Predictor(model).launch(batch(0))()))
+    assert dict(region.routes.retired) == {
+        'the attribute score_threshold changed': 1,
+        'the attribute paths changed': 1,
+    }
+    region.release()
+
+
+def test_captured_inference_under_bfloat16_equals_eager(backend: tuple[torch.device, Parts]) -> None:
+    device, parts = backend
+    reference = detector('segment').to(device)
+    model = copy.deepcopy(reference)
+    region = EvalRegion()
+    region.activate(model, parts=parts)
+    images = [reference.prepare(batch(seed))['inputs'] for seed in range(3)]
+    with torch.no_grad(), torch.autocast(device.type, dtype=torch.bfloat16):
+        expected = [reference.infer(each) for each in images]
+        found = [model.infer(each) for each in images]
+    with torch.no_grad():
+        exact = [reference.infer(each) for each in images]
+    assert same(expected, found)
+    assert not same(expected, exact)  # control: the precision does change the numbers
+    assert region.routes.replays == 3
+    region.release()
+
+
+class Own(YOLODetector):
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return super().forward(*args, **kwargs)
+
+
+class OwnPart(YOLODetector):
+    def infer(self, images: Tensor) -> Any:
+        return super().infer(images)
+
+
+def test_only_a_model_that_predicts_in_these_parts_is_taken_apart() -> None:
+    assert has_seam(detector('detect'))
+    assert not has_seam(nn.Linear(1, 1))
+    assert not has_seam(Own(num_classes=1))
+    assert has_seam(OwnPart(num_classes=1))
+
+
+def recorded(events: list[str], number: int) -> Callable[[], int]:
+    events.append(f'start {number}')
+
+    def finish() -> int:
+        events.append(f'finish {number}')
+        return 10 * number
+
+    return finish
+
+
+@pytest.mark.parametrize(
+    ('depth', 'expected'),
+    [
+        (0, ['start 0', 'finish 0', 'start 1', 'finish 1', 'start 2', 'finish 2']),
+        (1, ['start 0', 'start 1', 'finish 0', 'start 2', 'finish 1', 'finish 2']),
+        (2, ['start 0', 'start 1', 'start 2', 'finish 0', 'finish 1', 'finish 2']),
+    ],
+)
+def test_an_item_is_finished_when_so_many_later_ones_have_begun(depth: int, expected: list[str]) -> None:
+    events: list[str] = []
+    assert list(behind(range(3), partial(recorded, events), depth=depth)) == [(0, 0), (1, 10), (2, 20)]
+    assert events == expected
+
+
+def failing(numbers: int, error: BaseException) -> Iterator[int]:
+    yield from range(numbers)
+    raise error
+
+
+def test_a_failure_comes_after_the_results_of_what_was_begun_before_it() -> None:
+    events: list[str] = []
+    with pytest.raises(ArithmeticError):
+        list(behind(failing(2, ArithmeticError()), partial(recorded, events), depth=1))
+    assert events == ['start 0', 'start 1', 'finish 0', 'finish 1']
+
+    def start(number: int) -> Callable[[], int]:
+        if number == 2:
+            raise ArithmeticError
+        return recorded(events, number)
+
+    events.clear()
+    with pytest.raises(ArithmeticError):
+        list(behind(range(4), start, depth=1))
+    assert events == ['start 0', 'start 1', 'finish 0', 'finish 1']
+
+
+def test_an_item_that_cannot_be_finished_raises_in_its_turn() -> None:
+    results = behind(range(5), lambda number: lambda: 1 // (2 - number), depth=1)
+    assert [next(results)[0], next(results)[0]] == [0, 1]
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+
+
+def test_an_interrupt_is_not_kept_waiting() -> None:
+    events: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        list(behind(failing(1, KeyboardInterrupt()), partial(recorded, events), depth=1))
+    assert events == ['start 0']
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize('task', HEADS)
+def test_launching_does_not_wait_for_the_device(task: str) -> None:
+    model = detector(task).cuda()
+    data = batch(0)
+    data['inputs'] = data['inputs'].pin_memory()
+    predictor = Predictor(model)
+    expected = list(predictor.launch(data)())  # grids and kernels are there
+    torch.cuda.set_sync_debug_mode('error')
+    try:
+        finish = predictor.launch(data)
+    finally:
+        torch.cuda.set_sync_debug_mode('default')
+    assert same(expected, list(finish()))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize('task', HEADS)
+def test_a_batch_is_read_while_the_device_works_on_what_came_after(task: str) -> None:
+    predictor = Predictor(detector(task).cuda())
+    expected = list(predictor.launch(batch(0))())
+    finish = predictor.launch(batch(0))
+    torch.cuda._sleep(2_000_000_000)  # about a second of later work
+    later = torch.cuda.current_stream().record_event()
+    assert same(expected, list(finish()))
+    assert not later.query()
+    torch.cuda.synchronize()
