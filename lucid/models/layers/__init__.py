@@ -1,7 +1,7 @@
 """Building blocks of backbones, necks and heads."""
 
 from lucid.models.layers.attention import C2PSA, PSABlock, SpatialAttention
-from lucid.models.layers.conv import ConvUnit
+from lucid.models.layers.conv import ConvUnit, fuse_norms
 from lucid.models.layers.csp import Bottleneck, C3k, C3k2
 from lucid.models.layers.scale import SCALES, Scale, get_scale
 from lucid.models.layers.sppf import SPPF
@@ -17,5 +17,6 @@ __all__ = [
     'PSABlock',
     'Scale',
     'SpatialAttention',
+    'fuse_norms',
     'get_scale',
 ]
