@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lucid.models.layers import ConvUnit
+from lucid.models.layers import ConvUnit, Stage
 from lucid.streams import side_by_side
 
 Parallel = Literal['branches', 'stems']
@@ -47,8 +47,8 @@ def make_stems(in_channels: Sequence[int], *, out_channels: int, divisor: int = 
     )
 
 
-def _make_stem(channels: int, *, hidden: int, out_channels: int) -> nn.Sequential:
-    return nn.Sequential(
+def _make_stem(channels: int, *, hidden: int, out_channels: int) -> Stage:
+    return Stage(
         ConvUnit(channels, out_channels=channels, kernel_size=3, groups=channels),
         ConvUnit(channels, out_channels=hidden),
         ConvUnit(hidden, out_channels=hidden, kernel_size=3, groups=hidden),
