@@ -17,7 +17,7 @@ from lucid.registry import TASK_UTILS
 from lucid.structures import AnchorGrid, Assignment, Targets
 from lucid.structures.boxes import pairwise_iou
 
-# Pairs of a box and an anchor that are looked at together; at most 4.3 tensors of this many float32 are alive at a time.
+# Pairs of a box and an anchor that are looked at together; at most 4.3 float32 tensors of this many are alive at once.
 MAX_PAIRS = 2**27
 
 
