@@ -166,6 +166,28 @@ def test_kernels_give_the_same_bits_again(interpreted: Any) -> None:
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
+def test_a_map_is_found_as_it_lies_whatever_the_strides_of_dimensions_of_one() -> None:
+    pytest.importorskip('triton')
+    from lucid.models.layers.norm_launches import Rows, rows_of
+
+    def last(*shape: int) -> Tensor:
+        return torch.zeros(shape).to(memory_format=LAST)
+
+    assert rows_of(last(2, 5, 3, 4)) == Rows(True, 5)
+    assert rows_of(torch.zeros(2, 5, 3, 4)) == Rows(False, 60)
+    assert rows_of(last(2, 9, 3, 4)[:, 2:7]) == Rows(True, 9)
+    assert rows_of(torch.zeros(2, 9, 3, 4)[:, 2:7]) == Rows(False, 108)
+    assert rows_of(last(1, 5, 3, 4).as_strided((1, 5, 3, 4), (7, 1, 20, 5))) == Rows(True, 5)
+    assert rows_of(torch.zeros(60).as_strided((1, 5, 3, 4), (7, 12, 4, 1))) == Rows(False, 60)
+    assert rows_of(last(6, 5, 1, 1)[::2]) == Rows(True, 10)
+    assert rows_of(torch.zeros(6, 5, 1, 1)) == Rows(True, 5)
+    assert rows_of(torch.zeros(4, 1, 3, 2)) == Rows(True, 1)
+    # Not: a crop, every other image, an expanded gradient.
+    assert rows_of(last(2, 5, 6, 6)[:, :, 1:4, 1:4]) is None
+    assert rows_of(last(4, 5, 3, 4)[::2]) is None
+    assert rows_of(torch.zeros(()).expand(2, 5, 3, 4)) is None
+
+
 def through_layer(case: dict[str, Any], device: str = 'cpu') -> dict[str, Tensor]:
     norm = nn.BatchNorm2d(case['x'].shape[1]).train(case['training'])
     norm.to(dtype=torch.promote_types(case['x'].dtype, torch.float32), device=device)

@@ -105,9 +105,10 @@ def train_op(
     if _has_kernels(x):
         from lucid.models.layers.norm_launches import launch_forward
 
-        return launch_forward(
-            x, weight, bias, running_mean, running_var, num_batches, momentum=momentum, eps=eps, silu=silu
-        )
+        with torch.cuda.device_of(x):
+            return launch_forward(
+                x, weight, bias, running_mean, running_var, num_batches, momentum=momentum, eps=eps, silu=silu
+            )
     wide = _wide(x)
     var, mean = torch.var_mean(wide, dim=(0, 2, 3), correction=0)
     num_rows = x.numel() // x.shape[1]
@@ -126,7 +127,8 @@ def eval_op(
     if _has_kernels(x):
         from lucid.models.layers.norm_launches import launch_forward
 
-        y, _, rstd = launch_forward(x, weight, bias, mean, var, None, momentum=0.0, eps=eps, silu=silu)
+        with torch.cuda.device_of(x):
+            y, _, rstd = launch_forward(x, weight, bias, mean, var, None, momentum=0.0, eps=eps, silu=silu)
         return y, rstd
     wide = _wide(x)
     rstd = (_wide(var) + eps).rsqrt()
@@ -149,7 +151,8 @@ def backward_op(
     if _has_kernels(x):
         from lucid.models.layers.norm_launches import launch_backward
 
-        return launch_backward(dy, x, weight, bias, mean, rstd, training=training, sums=sums, silu=silu)
+        with torch.cuda.device_of(x):
+            return launch_backward(dy, x, weight, bias, mean, rstd, training=training, sums=sums, silu=silu)
     hat = (_wide(x) - _column(mean)) * _column(rstd)
     du = _wide(dy)
     if silu:
@@ -206,7 +209,8 @@ def _(
 
 
 def _has_kernels(x: Tensor) -> bool:
-    return x.is_cuda and x.dtype in KERNEL_DTYPES and x.numel() < 2**31
+    # Not on AMD's cards, which torch calls cuda too: the kernels hold NVIDIA's assembly.
+    return x.is_cuda and torch.version.hip is None and x.dtype in KERNEL_DTYPES and x.numel() < 2**31
 
 
 def _dense(x: Tensor) -> Tensor:

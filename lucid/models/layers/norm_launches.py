@@ -71,13 +71,19 @@ def plan(num_rows: int, num_columns: int, *, last: bool, num_maps: int, num_prog
 
 def rows_of(x: Tensor) -> Rows | None:
     """How ``x`` (B, C, H, W) lies, a slice of the channels of a larger map too; None where no kernel can read it so."""
-    _, channels, height, width = x.shape
-    image, channel, row, cell = x.stride()
+    batch, channels, height, width = x.shape
+    image, _, row, cell = x.stride()
     spatial = height * width
-    if channel == 1 and row == width * cell and image == spatial * cell:
-        return Rows(True, cell)
-    if (cell == 1 or spatial == 1) and row == width and channel == spatial and image >= channels * spatial:
-        return Rows(False, image)
+    # The stride of a dimension of size 1 may be anything.
+    apart = cell if width > 1 else row if height > 1 else image if batch > 1 else channels
+
+    def lies(*strides: int) -> bool:
+        return all(n == 1 or a == b for n, a, b in zip(x.shape, x.stride(), strides, strict=True))
+
+    if apart >= channels and lies(spatial * apart, 1, width * apart, apart):
+        return Rows(True, apart)
+    if lies(image, spatial, width, 1):
+        return Rows(False, image if batch > 1 else channels * spatial)
     return None
 
 
@@ -205,7 +211,7 @@ def launch_backward(
     """
     last, stride = _require(x)
     place = rows_of(dy)
-    if place is None or place.last != last:
+    if place is None or place.last != last or dy.untyped_storage().nbytes() >= 2**31 * dy.itemsize:
         dy = dy.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
         place = _require(dy)
     numbers = {**_numbers(x), 'stride': stride, 'stride_dy': place.stride}
