@@ -123,7 +123,11 @@ def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     cases = {**CASES, 'far': far, 'broken': broken, 'again': CASES['several parts, channels_last']}
     folder = tmp_path_factory.mktemp('norm')
     torch.save(list(cases.values()), folder / 'cases.pt')
-    subprocess.run([sys.executable, str(SCRIPT), str(folder / 'cases.pt'), str(folder / 'found.pt')], check=True)
+    command = [sys.executable, str(SCRIPT), str(folder / 'cases.pt'), str(folder / 'found.pt')]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode == 77:
+        pytest.skip(f"Triton's interpreter does not work here: {done.stderr[-200:]}")
+    assert done.returncode == 0, done.stderr[-3000:]
     found = torch.load(folder / 'found.pt')
     return {'cases': cases, 'found': dict(zip(cases, found, strict=True))}
 
