@@ -216,6 +216,24 @@ def test_the_commands_of_the_capture_page_run(
     assert [(given['image_size'], given['batch_size']) for given in measured] == [(64, 2)]
 
 
+def test_the_words_for_speed_of_the_capture_page_are_keys_and_build() -> None:
+    from lucid.apis import load_config
+    from lucid.apis.options import parse_value
+    from lucid.registry import MODELS, OPTIMIZERS, REGIONS
+
+    part = (ROOT / 'docs' / 'capture.md').read_text().partition("## Words that shorten the card's own time")[2]
+    words = re.findall(r'^\| `(.*?)` \|', part.partition('\n## ')[0], flags=re.M)
+    assert len(words) >= 7
+    for word in words:
+        if region := re.fullmatch(r"dict\(type='(\w+)', compile=(.*)\)", word):
+            REGIONS.build({'type': region[1], 'compile': parse_value(region[2])})
+            continue
+        key, _, value = word.partition('=')
+        cfg = load_config(ROOT / 'configs/yolo_capture.py', {key: parse_value(value)})
+        model = MODELS.build({**cfg.model, 'num_classes': 3})
+        OPTIMIZERS.build({**cfg.optim_wrapper.optimizer, 'params': list(model.parameters())})
+
+
 def test_every_tool_can_be_called_by_its_name_as_the_documents_do() -> None:
     for tool in (ROOT / 'tools').glob('*.py'):
         assert tool.read_text().startswith('#!/usr/bin/env python\n'), tool

@@ -18,7 +18,7 @@ from lucid.capture.guards import Guards
 from lucid.capture.operators import tensors_in
 from lucid.capture.policy import Parts, Policy
 from lucid.capture.pool import Pool
-from lucid.capture.report import Reason, Routes
+from lucid.capture.report import Reason, Recorded, Routes
 from lucid.capture.signature import Signature, flatten, signature_of
 from lucid.capture.target import find
 
@@ -262,10 +262,16 @@ class Region(ABC):
             make(recording, check)
         pool.add(recording)
         self.routes.captures += 1
-        self.routes.capture_seconds += time.perf_counter() - started
-        self.routes.num_bytes += pool.memory.num_bytes() - before
+        self._note(signature.describe(), pool, before=before, started=started)
         logger.info('%s: captured %s', self.name, signature.describe())
         return recording
+
+    def _note(self, what: str, pool: Pool, *, before: int, started: float) -> None:
+        """Report a recording that was made."""
+        seconds = time.perf_counter() - started
+        self.routes.capture_seconds += seconds
+        self.routes.num_bytes = pool.memory.num_bytes()
+        self.routes.recordings.append(Recorded(what, self.routes.num_bytes - before, seconds))
 
     def _count_eager(self, reason: Reason, detail: str) -> None:
         if self.routes.count_eager(reason, detail):

@@ -3,7 +3,21 @@
 import enum
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Recorded(NamedTuple):
+    """What making one recording took.
+
+    what:      its inputs, or what else it is of
+    num_bytes: added to the memory of the region's pool, which recordings made before may have left room in; a retired
+               recording has given them back
+    seconds:   warm-up and capture
+    """
+
+    what: str
+    num_bytes: int
+    seconds: float
 
 
 class Reason(enum.Enum):
@@ -39,6 +53,7 @@ class Routes:
         self.captures = 0
         self.capture_seconds = 0.0
         self.num_bytes = 0
+        self.recordings: list[Recorded] = []
         self.eager: Counter[tuple[Reason, str]] = Counter()
         self.retired: Counter[str] = Counter()
         self.slot_taken = False
@@ -80,6 +95,9 @@ class Routes:
             'captures': self.captures,
             'capture_seconds': round(self.capture_seconds, 3),
             'bytes': self.num_bytes,
+            'recordings': [
+                {'of': one.what, 'bytes': one.num_bytes, 'seconds': round(one.seconds, 3)} for one in self.recordings
+            ],
             'eager': [
                 {'reason': r.name.lower(), 'text': r.text, 'detail': d, 'expected': r.expected, 'calls': n}
                 for (r, d), n in self.eager.items()
@@ -112,6 +130,9 @@ class Report:
             if routes.replays:
                 note = f'{routes.captures} captures, {routes.capture_seconds:.1f} s, {routes.num_bytes / 2**20:.0f} MiB'
                 rows.append((routes.name, 'replay', str(routes.replays), note))
+            for one in routes.recordings if len(routes.recordings) > 1 else ():
+                note = f'{one.what}: +{one.num_bytes / 2**20:.0f} MiB, {one.seconds:.1f} s'
+                rows.append((routes.name, 'recording', '', note))
             for (reason, detail), count in routes.eager.most_common():
                 text = f'{reason.text}: {detail}' if detail else reason.text
                 rows.append((routes.name, 'eager', str(count), text if reason.expected else f'UNEXPECTED: {text}'))

@@ -1,5 +1,6 @@
 """The step region: the whole training step of a model as graphs."""
 
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -30,12 +31,13 @@ class StepRegion(Region):
     The model has ``compute(data, optim_wrapper) -> (loss, values for the log)`` and ``step(data, optim_wrapper)``,
     which calls it; ``data`` is a prepared batch, whose ``metas`` stay on the host. The wrapper keeps what the host
     decides apart from what the device computes (``StepWrapper``). What changes from step to step must lie in tensors
-    that are filled in place. With ``compile`` the modules that the model's ``branch_free`` names go through
-    torch.compile, in replayed and in eager steps.
+    that are filled in place. With ``compile`` the modules that the model's ``branch_free`` names, or those of them that
+    ``compile`` names, go through torch.compile, in replayed and in eager steps.
     """
 
-    def __init__(self, *, task: str | None = None, compile: bool = False) -> None:
-        super().__init__('', name='step', task=task, compile=compile)
+    def __init__(self, *, task: str | None = None, compile: bool | Sequence[str] = False) -> None:
+        super().__init__('', name='step', task=task, compile=bool(compile))
+        self._chosen = () if isinstance(compile, bool) else tuple(compile)
         self._compiled: CompiledModules | None = None
         self._wrapper: Any = None
         self._sums: Accumulator | None = None
@@ -43,8 +45,8 @@ class StepRegion(Region):
         self._failed_ends: set[tuple[bool, ...]] = set()
 
     def compiled_paths(self, model: nn.Module) -> Sequence[str]:
-        """The modules that ``model.branch_free`` names, if the region compiles."""
-        return getattr(model, 'branch_free', ()) if self.compile else ()
+        """The modules that ``model.branch_free`` names, or those chosen among them, if the region compiles."""
+        return (self._chosen or getattr(model, 'branch_free', ())) if self.compile else ()
 
     @property
     def active(self) -> bool:
@@ -65,9 +67,15 @@ class StepRegion(Region):
             )
         if 'step' in vars(model):
             raise TargetError('the step is captured already', 'name StepRegion once')
-        if self.compile and not self.compiled_paths(model):
+        known = getattr(model, 'branch_free', ())
+        if self.compile and not known:
             raise TargetError(
                 f'{type(model).__name__} does not say what can be compiled', 'name modules in an attribute branch_free'
+            )
+        if strange := [path for path in self._chosen if path not in known]:
+            raise TargetError(
+                f'compile names {", ".join(map(repr, strange))}, which {type(model).__name__} does not name itself',
+                f'choose among {", ".join(map(repr, known))}, or compile=True for all',
             )
         self._wrapper = self._sums = None
         self._ends = {}
@@ -137,7 +145,8 @@ class StepRegion(Region):
             return
         end = self._ends.get(pattern)
         if end is None:
-            end, before = WindowEnd(wrapper, pool, sums, pattern), pool.memory.num_bytes()
+            started, before = time.perf_counter(), pool.memory.num_bytes()
+            end = WindowEnd(wrapper, pool, sums, pattern)
             try:
                 with capturing(model, signature, name='the step', parts=self._parts, device=self._device) as check:
                     make(end, check)
@@ -152,7 +161,7 @@ class StepRegion(Region):
                 return
             self._ends[pattern] = end
             pool.extras.append(end)
-            self.routes.num_bytes += pool.memory.num_bytes() - before
+            self._note('the end of a window', pool, before=before, started=started)
         end.replay()
 
     def _make_guards(self, module: nn.Module) -> Guards:

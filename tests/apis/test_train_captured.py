@@ -78,7 +78,8 @@ class Trained:
     def _run(self, backend: str, hooks: list[dict[str, Any]], options: dict[str, Any]) -> Config:
         torch.set_num_threads(1)
         root = self.folder / str(options.get('train_dataloader__dataset__num_images', 'all'))
-        cfg = self.make(data_root=str(root), randomness__deterministic=backend == 'cuda', **options)
+        options = {'data_root': str(root), 'randomness__deterministic': backend == 'cuda', **options}
+        cfg = self.make(**options)
         cfg.env_cfg.cudnn_benchmark = False
         cfg.custom_hooks += hooks
         train(cfg)
@@ -128,24 +129,22 @@ def test_a_last_batch_of_one_image_and_validation_after_each_epoch_change_nothin
 
 
 def test_captured_validations_of_a_captured_training_find_what_eager_ones_find(
-    tiny: Make, backend: str, tmp_path: Path
+    trained: Trained, backend: str, tmp_path: Path
 ) -> None:
     """Nine images in batches of 4, 4 and 1, by both paths, with the averages swapped in, after each epoch."""
-    found = [tmp_path / 'eager.json', tmp_path / 'captured.json']
-    names = iter(found)
-
-    def make(**options: Any) -> Config:
-        return tiny(val_evaluator__outfile=str(next(names)), **options)
-
+    files = [tmp_path / 'eager.json', tmp_path / 'captured.json']
     options = {
         'data_root': str(tmp_path),
         'train_dataloader__dataset__num_images': 8,
         'val_dataloader__dataset__num_images': 9,
         'train_cfg__val_interval': 1,
     }
-    cfgs, regions = captured_and_eager(make, backend, 'step and evaluation', **options)
-    assert checkpoints_equal(cfgs)
-    eager, captured = (json.loads(file.read_text()) for file in found)
+    plain = trained.eager(backend, val_evaluator__outfile=str(files[0]), **options)
+    cfg, regions = trained.captured(
+        backend, 'step and evaluation', val_evaluator__outfile=str(files[1]), **options
+    )
+    assert checkpoints_equal([plain, cfg])
+    eager, captured = (json.loads(file.read_text()) for file in files)
     assert eager == captured
     assert len(eager) > 20
     routes = regions['eval']

@@ -155,6 +155,27 @@ class Plain(Stepped):
     branch_free = ()
 
 
+class Twofold(Stepped):
+    branch_free = ('network', 'network.head')
+
+
+def test_a_step_region_compiles_those_that_it_names_alone(counted, kit):
+    model = Twofold(kit.Detector())
+    region = StepRegion(compile=['network.head'])
+    assert region.compiled_paths(model) == ('network.head',)
+    region.activate(model, parts=Parts(memory=lambda _: None))
+    assert SLOT in vars(model.network.head)
+    assert SLOT not in vars(model.network)
+    model.step({'inputs': kit.images(1)[0]}, OptimWrapper(SGD(model.parameters(), lr=0.01)))
+    assert counted
+    region.release()
+    assert SLOT not in vars(model.network.head)
+    assert StepRegion(compile=True).compiled_paths(model) == Twofold.branch_free
+    assert StepRegion(compile=[]).compiled_paths(model) == ()
+    with pytest.raises(TargetError, match=r"compile names 'network.neck', which Twofold .*; choose among 'network', "):
+        StepRegion(compile=['network.neck']).activate(model)
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize('accumulate', [1, 2])
 def test_a_captured_and_compiled_step_equals_an_eager_and_compiled_one(on_cuda, kit, accumulate):

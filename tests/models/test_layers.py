@@ -168,3 +168,31 @@ def test_c2psa_attends_on_its_last_half():
     expanded = block.expand(x)
     attended = block.blocks[1](block.blocks[0](expanded[:, 64:]))
     torch.testing.assert_close(block(x), block.merge(torch.cat((expanded[:, :64], attended), dim=1)))
+
+
+@pytest.mark.parametrize('unit', ['bottleneck', 'c3k', 'attention', 'c2psa'])
+def test_no_convolution_reads_a_slice_and_the_bits_are_those_of_slices(
+    unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    block = C2PSA(256, num_blocks=1) if unit == 'c2psa' else C3k2(256, out_channels=256, num_units=2, unit=unit)
+    block.to(memory_format=torch.channels_last).train()
+    dense: list[bool] = []
+    for module in block.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_pre_hook(
+                lambda _, args: dense.append(args[0].is_contiguous(memory_format=torch.channels_last))
+            )
+    x = torch.randn(2, 256, 8, 8).to(memory_format=torch.channels_last)
+    results = []
+    for clones in (True, False):
+        if not clones:
+            monkeypatch.setattr(torch.Tensor, 'clone', lambda tensor: tensor)
+        leaf = x.detach().requires_grad_()
+        block.zero_grad()
+        y = block(leaf)
+        y.backward(torch.sin(torch.arange(y.numel())).view_as(y))
+        results.append([y, leaf.grad, *(parameter.grad for parameter in block.parameters())])
+        assert all(dense) == clones
+        dense.clear()
+    assert all(map(torch.equal, *results))

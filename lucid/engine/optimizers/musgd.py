@@ -35,6 +35,7 @@ class MuSGD(DeviceOptimizer):
         w_sgd: Weight of the Nesterov gradient; independent of ``w_muon``.
         ns_steps: Newton-Schulz iterations.
         ns_dtype: Precision of the iteration: 'float32' (at least, float64 parameters stay) or 'bfloat16'.
+        ns_lanes: On a card, streams on which groups of matrices iterate side by side; the bits are the same.
 
     Source: YOLO26 (arXiv:2606.03748), section 3.3.1; Muon (arXiv:2502.16982), equation 4.
     """
@@ -59,6 +60,7 @@ class MuSGD(DeviceOptimizer):
         w_sgd: float = 0.5,
         ns_steps: int = 5,
         ns_dtype: str = 'float32',
+        ns_lanes: int = 1,
     ) -> None:
         super().__init__(
             params,
@@ -70,6 +72,7 @@ class MuSGD(DeviceOptimizer):
                 'w_sgd': w_sgd,
                 'ns_steps': ns_steps,
                 'ns_dtype': ns_dtype,
+                'ns_lanes': ns_lanes,
             },
         )
 
@@ -85,8 +88,9 @@ class MuSGD(DeviceOptimizer):
         super().check(group)
         if group['ns_dtype'] not in NS_DTYPES:
             raise ValueError(f'MuSGD: ns_dtype={group["ns_dtype"]!r}; choose one of {sorted(NS_DTYPES)}')
-        if not isinstance(group['ns_steps'], int) or group['ns_steps'] < 1:
-            raise ValueError(f'MuSGD: ns_steps={group["ns_steps"]!r}; give a whole number from 1, 5 is usual')
+        for key, usual in (('ns_steps', '5 is usual'), ('ns_lanes', '1 runs nothing side by side')):
+            if not isinstance(group[key], int) or group[key] < 1:
+                raise ValueError(f'MuSGD: {key}={group[key]!r}; give a whole number from 1, {usual}')
 
     def hyper_values(self, group: dict[str, Any]) -> dict[str, float]:
         """Return the Python floats of ``group`` that live on the device."""
@@ -121,7 +125,9 @@ class MuSGD(DeviceOptimizer):
         """Turn the Nesterov gradients of ``matrices`` into their directions, in place."""
         orthogonal = None
         if group['w_muon'] != 0:
-            orthogonal = muon_directions(nesterov, steps=group['ns_steps'], dtype=NS_DTYPES[group['ns_dtype']])
+            orthogonal = muon_directions(
+                nesterov, steps=group['ns_steps'], dtype=NS_DTYPES[group['ns_dtype']], lanes=group['ns_lanes']
+            )
             torch._foreach_mul_(orthogonal, hyper['w_muon'])
         torch._foreach_mul_(nesterov, hyper['w_sgd'])
         torch._foreach_add_(nesterov, torch._foreach_mul(matrices, hyper['weight_decay']))

@@ -6,9 +6,12 @@ Shape suffixes: B matrices, R rows, C columns (R <= C).
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
+
+from lucid.streams import side_by_side
 
 QUINTIC = (3.4445, -4.7750, 2.0315)
 
@@ -51,7 +54,7 @@ def group_by_size(tensors: Sequence[Tensor]) -> list[list[int]]:
     return list(groups.values())
 
 
-def muon_directions(tensors: Sequence[Tensor], *, steps: int, dtype: torch.dtype) -> list[Tensor]:
+def muon_directions(tensors: Sequence[Tensor], *, steps: int, dtype: torch.dtype, lanes: int = 1) -> list[Tensor]:
     """Return ``0.2 * sqrt(max(A, B)) * orthogonalised(t)`` for each tensor, seen as a matrix (A, B) = (out, rest).
 
     The order inside ``rest`` is the logical one, whatever the strides, so that channels_last changes no bit. Tall
@@ -61,18 +64,53 @@ def muon_directions(tensors: Sequence[Tensor], *, steps: int, dtype: torch.dtype
         tensors: Two or more dimensions each.
         steps: Newton-Schulz iterations.
         dtype: Precision of the iteration, see ``newton_schulz``.
+        lanes: On a card, streams that the groups of equal sizes take in turn; the bits are the same.
 
     Returns:
-        One of the shape of each tensor; they share memory with each other only.
+        One of the shape and, where these are dense, the strides of each tensor, without which ``torch._foreach_*``
+        takes a kernel per tensor; they share memory with each other only.
 
     Source: arXiv:2502.16982, equation 4 (the factor keeps the update's RMS near AdamW's).
     """
-    flat = [tensor.reshape(tensor.shape[0], -1) for tensor in tensors]
-    tall = [matrix.shape[0] > matrix.shape[1] for matrix in flat]
-    directions: list[Tensor] = list(flat)
-    for indices in group_by_size(tensors):
-        batch_BRC = torch.stack([flat[i].mT if tall[i] else flat[i] for i in indices])
-        batch_BRC = newton_schulz(batch_BRC, steps=steps, dtype=dtype).mul_(0.2 * math.sqrt(batch_BRC.shape[-1]))
-        for i, matrix_RC in zip(indices, batch_BRC.unbind(), strict=True):
-            directions[i] = (matrix_RC.mT if tall[i] else matrix_RC).view(tensors[i].shape)
+    groups = group_by_size(tensors)
+    calls = [partial(_directions, [tensors[i] for i in group], steps=steps, dtype=dtype) for group in groups]
+    directions = list(tensors)
+    for group, found in zip(groups, side_by_side(calls, lanes=lanes), strict=True):
+        for i, direction in zip(group, found, strict=True):
+            directions[i] = direction
     return directions
+
+
+def _directions(tensors: Sequence[Tensor], *, steps: int, dtype: torch.dtype) -> list[Tensor]:
+    """``muon_directions`` of tensors that iterate together."""
+    alike: dict[tuple[torch.Size, tuple[int, ...]], list[int]] = defaultdict(list)
+    for i, tensor in enumerate(tensors):
+        alike[tensor.shape, tensor.stride()].append(i)
+    parts = [_stack([tensors[i] for i in members]) for members in alike.values()]
+    batch_BRC = torch.cat([_as_wide(part) for part in parts]) if len(parts) > 1 else _as_wide(parts[0]).contiguous()
+    batch_BRC = newton_schulz(batch_BRC, steps=steps, dtype=dtype)
+    factor = 0.2 * math.sqrt(batch_BRC.shape[-1])
+    directions = list(tensors)
+    for members, part, matrices in zip(
+        alike.values(), parts, batch_BRC.split([len(part) for part in parts]), strict=True
+    ):
+        tall = part.shape[1] > math.prod(part.shape[2:])
+        shaped = (matrices.mT if tall else matrices).unflatten(-1, part.shape[2:])
+        for i, direction in zip(members, torch.mul(shaped, factor, out=torch.empty_like(part)).unbind(), strict=True):
+            directions[i] = direction
+    return directions
+
+
+def _stack(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors of one shape and stride as one with a dimension more, which lies as they do; one kernel if dense."""
+    first = tensors[0]
+    if not (first.is_contiguous() or (first.ndim == 4 and first.is_contiguous(memory_format=torch.channels_last))):
+        return torch.stack(list(tensors))
+    memory = torch.stack([tensor.as_strided((tensor.numel(),), (1,)) for tensor in tensors])
+    return memory.as_strided((len(tensors), *first.shape), (first.numel(), *first.stride()))
+
+
+def _as_wide(stacked: Tensor) -> Tensor:
+    """A stack (B, A, ...) as matrices with at most as many rows as columns, in the logical order."""
+    matrices = stacked.flatten(2)
+    return matrices.mT if matrices.shape[1] > matrices.shape[2] else matrices

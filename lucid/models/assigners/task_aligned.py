@@ -5,6 +5,7 @@ P picks per image (M · K); of an ``Assignment`` P picks per box.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -16,13 +17,18 @@ from lucid.registry import TASK_UTILS
 from lucid.structures import AnchorGrid, Assignment, Targets
 from lucid.structures.boxes import pairwise_iou
 
+# Pairs of a box and an anchor that are looked at together; at most 4.3 float32 tensors of this many are alive at once.
+MAX_PAIRS = 2**27
+
 
 @TASK_UTILS.register_module()
 class TaskAlignedAssigner:
     """Gives each box its best anchors by t = s^alpha * u^beta, s the probability of its class and u the IoU.
 
     Masked and without branches: no host read, no shape that depends on data. The result has the same bits for every
-    capacity M, whatever the padding rows hold. Equal metrics go to the lowest anchor, an anchor that several boxes
+    capacity M, whatever the padding rows hold. More than ``MAX_PAIRS`` pairs of a box and an anchor, as of images with
+    thousands of boxes, are looked at in parts, a number of boxes after the other, with the same bits: memory grows with
+    the picks of the boxes, not with their pairs. Equal metrics go to the lowest anchor, an anchor that several boxes
     want to the largest metric, then to the lowest box.
 
     Args:
@@ -98,16 +104,17 @@ class TaskAlignedAssigner:
         # A label of the padding may be no class at all; its box needs no care, because it has no candidates.
         labels_BM = torch.where(targets.valid_BM, targets.labels_BM, 0)
 
-        candidate_BMA = self._candidates(targets, grid, dtype)
-        overlap_BMA = pairwise_iou(truth_BM4, boxes_BA4.to(dtype))
-        metric_BMA = _power(overlap_BMA, self.beta) * self._scores(logits_BAC.to(dtype), labels_BM)
-
-        # Below zero, so that a box of c candidates gets min(topk, c) anchors even where every metric is zero.
-        ranked_BMA = torch.where(candidate_BMA, metric_BMA, -1.0).nan_to_num_(nan=0.0)
-        metric_BMK, anchors_BMK = take_largest(ranked_BMA, num=self.topk)
+        scores_BCA = self._scores(logits_BAC.to(dtype))
+        boxes_BA4 = boxes_BA4.to(dtype)
+        step = max(1, MAX_PAIRS // (boxes_BA4.shape[0] * boxes_BA4.shape[1]))
+        parts = [slice(first, first + step) for first in range(0, truth_BM4.shape[1], step)] or [slice(0, 0)]
+        picks = [
+            self._pick(truth_BM4[:, part], labels_BM[:, part], _boxes_of(targets, part), scores_BCA, boxes_BA4, grid)
+            for part in parts
+        ]
+        metric_BMK, anchors_BMK, overlap_BMK = picks[0] if len(picks) == 1 else map(_join, zip(*picks, strict=True))
         kept_BMK, owner_BA = self._resolve(metric_BMK, anchors_BMK, num_anchors=boxes_BA4.shape[1])
 
-        overlap_BMK = overlap_BMA.gather(2, anchors_BMK).nan_to_num_(nan=0.0)
         weight_BMK = torch.where(kept_BMK, _soft_weight(metric_BMK, overlap_BMK, kept_BMK), 0.0)
         weight_BA = weight_BMK.new_zeros(owner_BA.shape).scatter_reduce_(
             1, anchors_BMK.flatten(1), weight_BMK.flatten(1), 'amax'
@@ -135,6 +142,26 @@ class TaskAlignedAssigner:
         first_BMP = (~kept_BMK).byte().argsort(dim=-1, stable=True)[..., : self.topk_final]
         return assignment._replace(picks_BMP=picks_BMK.gather(2, first_BMP), kept_BMP=kept_BMK.gather(2, first_BMP))
 
+    def _pick(
+        self,
+        truth_BM4: Tensor,
+        labels_BM: Tensor,
+        targets: Targets,
+        scores_BCA: Tensor,
+        boxes_BA4: Tensor,
+        grid: AnchorGrid,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The best anchors of each box in falling order: metric, anchor and overlap, (B, M, K)."""
+        candidate_BMA = self._candidates(targets, grid, truth_BM4.dtype)
+        overlap_BMA = pairwise_iou(truth_BM4, boxes_BA4)
+        index_BMA = labels_BM.unsqueeze(-1).expand(-1, -1, boxes_BA4.shape[1])
+        metric_BMA = _power(overlap_BMA, self.beta) * scores_BCA.gather(1, index_BMA)
+
+        # Below zero, so that a box of c candidates gets min(topk, c) anchors even where every metric is zero.
+        ranked_BMA = torch.where(candidate_BMA, metric_BMA, -1.0).nan_to_num_(nan=0.0)
+        metric_BMK, anchors_BMK = take_largest(ranked_BMA, num=self.topk)
+        return metric_BMK, anchors_BMK, overlap_BMA.gather(2, anchors_BMK).nan_to_num_(nan=0.0)
+
     def _candidates(self, targets: Targets, grid: AnchorGrid, dtype: torch.dtype) -> Tensor:
         inside, boxes = (
             (anchors_inside_rotated, targets.rboxes_BM5) if self.rotated else (anchors_inside, targets.boxes_BM4)
@@ -152,14 +179,13 @@ class TaskAlignedAssigner:
             small_reference=self.small_reference,
         )
 
-    def _scores(self, logits_BAC: Tensor, labels_BM: Tensor) -> Tensor:
+    def _scores(self, logits_BAC: Tensor) -> Tensor:
         # Transcendental functions before the gather: on a CPU their bits depend on an element's place in its tensor,
         # and a place in (B, M, A) moves with the capacity.
         scores_BAC = logits_BAC.sigmoid()
         if self.alpha != 1:
             scores_BAC = scores_BAC.pow_(self.alpha)
-        index_BMA = labels_BM.unsqueeze(-1).expand(-1, -1, logits_BAC.shape[1])
-        return scores_BAC.transpose(1, 2).gather(1, index_BMA)
+        return scores_BAC.transpose(1, 2)
 
     def _resolve(self, metric_BMK: Tensor, anchors_BMK: Tensor, *, num_anchors: int) -> tuple[Tensor, Tensor]:
         """Which picks are kept, (B, M, K) bool, and the box that each anchor goes to, (B, A) int64, M for none."""
@@ -183,6 +209,21 @@ class TaskAlignedAssigner:
             kept_BMK &= kept_BMK.cumsum(dim=-1) <= self.topk_final  # picks are in falling order
             owner_BA = lowest_box(kept_BMK)
         return kept_BMK, owner_BA
+
+
+def _boxes_of(targets: Targets, part: slice) -> Targets:
+    """Some of the boxes of each image, of all that an assignment reads."""
+    rboxes_BM5 = targets.rboxes_BM5
+    return Targets(
+        targets.boxes_BM4[:, part],
+        targets.labels_BM[:, part],
+        targets.valid_BM[:, part],
+        rboxes_BM5=None if rboxes_BM5 is None else rboxes_BM5[:, part],
+    )
+
+
+def _join(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat(tuple(parts), dim=1)
 
 
 def _power(base: Tensor, exponent: int) -> Tensor:

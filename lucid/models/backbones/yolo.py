@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from lucid.models.layers import C2PSA, SPPF, C3k2, ConvUnit, get_scale
+from lucid.models.layers import C2PSA, SPPF, C3k2, ConvUnit, Stage, get_scale
 from lucid.registry import MODELS
 
 
@@ -25,18 +25,18 @@ class YOLOBackbone(nn.Module):
         repeats = size.repeats()
         self.out_channels = (c512, c512, c1024)
         self.strides = (8, 16, 32)
-        self.to_p3 = nn.Sequential(
+        self.to_p3 = Stage(
             ConvUnit(3, out_channels=c64, kernel_size=3, stride=2),
             ConvUnit(c64, out_channels=c128, kernel_size=3, stride=2),
             C3k2(c128, out_channels=c256, num_units=repeats, expansion=0.25),
             ConvUnit(c256, out_channels=c256, kernel_size=3, stride=2),
             C3k2(c256, out_channels=c512, num_units=repeats, expansion=0.25),
         )
-        self.to_p4 = nn.Sequential(
+        self.to_p4 = Stage(
             ConvUnit(c512, out_channels=c512, kernel_size=3, stride=2),
             C3k2(c512, out_channels=c512, num_units=repeats, unit='c3k'),
         )
-        self.to_p5 = nn.Sequential(
+        self.to_p5 = Stage(
             ConvUnit(c512, out_channels=c1024, kernel_size=3, stride=2),
             C3k2(c1024, out_channels=c1024, num_units=repeats, unit='c3k'),
             SPPF(c1024, out_channels=c1024),

@@ -17,6 +17,7 @@ from lucid.models.detectors.parts import Config, build_head, build_loss, build_p
 from lucid.models.detectors.predicting import Inferred, decode, place, select
 from lucid.models.freezing import freeze, frozen_names, hold
 from lucid.models.heads.paths import Rules, Run
+from lucid.models.layers import fuse_norms, set_cast_together
 from lucid.registry import MODELS
 from lucid.structures import AnchorGrid, Targets
 from lucid.structures.anchors import make_anchor_grid
@@ -45,6 +46,10 @@ class YOLODetector(BaseModel):
         data_preprocessor: MODELS; built with ``num_classes``, ``size_divisor`` and ``channels_last``, and with the
             head's ``task`` where it takes that.
         channels_last: keep weights and images in torch's ``channels_last`` format.
+        fused_norm: compute BatchNorm and SiLU of each ``ConvUnit`` as one operator, which rounds otherwise than the two
+            modules do; parameters and buffers, and their names, are the same.
+        cast_together: under autocast, cast the weights of many convolutions, and their gradients, by one operator. The
+            numbers are the same.
         max_detections: rows kept per image.
         score_threshold: detections below it are dropped.
         nms_score_threshold: the same on the path ``'nms'`` alone, which would else rank every anchor.
@@ -72,6 +77,8 @@ class YOLODetector(BaseModel):
         loss: Config | None = None,
         data_preprocessor: Config | None = None,
         channels_last: bool = True,
+        fused_norm: bool = False,
+        cast_together: bool = False,
         max_detections: int = 300,
         score_threshold: float = 0.0,
         nms_score_threshold: float = 0.001,
@@ -113,6 +120,8 @@ class YOLODetector(BaseModel):
         self.nms_iou_threshold = nms_iou_threshold
         self.paths: tuple[str, ...] = ('one_to_one',)
         self.network = YOLONetwork(body, neck=mixer, head=top)
+        fuse_norms(self.network, fused=fused_norm)
+        set_cast_together(self.network, together=cast_together)
         self.criterion = build_loss(
             loss or {}, task=task, given={'num_classes': num_classes}, num_keypoints=num_keypoints
         )

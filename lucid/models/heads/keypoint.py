@@ -4,13 +4,15 @@ Shape suffixes: B images, A anchors, C classes, J keypoints.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from torch import Tensor, nn
 
-from lucid.models.heads.detect import DetectBranch, class_tensors
+from lucid.models.heads.detect import class_tensors, make_branches
 from lucid.models.heads.paths import Metas, Rules, Run, decode
-from lucid.models.heads.stems import apply_stems, make_stems
+from lucid.models.heads.stems import Parallel, apply_stems, lanes_of, make_stems
 from lucid.registry import HEADS
+from lucid.streams import side_by_side
 from lucid.structures import AnchorGrid, Candidates, KeypointOutputs
 from lucid.structures.affine import Float32
 from lucid.structures.anchors import decode_points
@@ -32,6 +34,7 @@ class KeypointHead(nn.Module):
         num_classes: C.
         num_keypoints: J.
         box_start: as in ``DetectHead``.
+        parallel: as in ``DetectHead``.
 
     Raises:
         ValueError: ``num_keypoints`` is not positive.
@@ -43,23 +46,38 @@ class KeypointHead(nn.Module):
     paths = PATHS
 
     def __init__(
-        self, in_channels: Sequence[int], *, num_classes: int, num_keypoints: int, box_start: float | None = None
+        self,
+        in_channels: Sequence[int],
+        *,
+        num_classes: int,
+        num_keypoints: int,
+        box_start: float | None = None,
+        parallel: Parallel | None = None,
     ) -> None:
         if num_keypoints < 1:
             raise ValueError(f'num_keypoints={num_keypoints} leaves no point to find; make it 1 or more')
         super().__init__()
         self.num_keypoints = num_keypoints
-        self.one_to_many = DetectBranch(in_channels, num_classes=num_classes, box_start=box_start)
-        self.one_to_one = DetectBranch(in_channels, num_classes=num_classes, box_start=box_start)
+        self.parallel = parallel
+        self.one_to_many, self.one_to_one = make_branches(
+            in_channels, num_classes=num_classes, box_start=box_start, parallel=parallel
+        )
         self.o2m_points = make_stems(in_channels, out_channels=4 * num_keypoints)
         self.o2o_points = make_stems(in_channels, out_channels=4 * num_keypoints)
 
     def forward(self, features: Sequence[Tensor]) -> KeypointOutputs:
         """Both branches over the maps of all levels."""
-        o2m_points_BAJ2, o2m_sigmas_BAJ2 = apply_point_stems(self.o2m_points, features)
-        o2o_points_BAJ2, o2o_sigmas_BAJ2 = apply_point_stems(self.o2o_points, features)
-        o2m_logits_BAC, o2m_boxes_BA4 = self.one_to_many(features)
-        o2o_logits_BAC, o2o_boxes_BA4 = self.one_to_one(features)
+        o2m_numbers, o2o_numbers, o2m, o2o = side_by_side(
+            [
+                partial(apply_point_stems, self.o2m_points, features, parallel=self.parallel),
+                partial(apply_point_stems, self.o2o_points, features, parallel=self.parallel),
+                partial(self.one_to_many, features),
+                partial(self.one_to_one, features),
+            ],
+            lanes=lanes_of(self.parallel),
+        )
+        (o2m_points_BAJ2, o2m_sigmas_BAJ2), (o2o_points_BAJ2, o2o_sigmas_BAJ2) = o2m_numbers, o2o_numbers
+        (o2m_logits_BAC, o2m_boxes_BA4), (o2o_logits_BAC, o2o_boxes_BA4) = o2m, o2o
         return KeypointOutputs(
             o2m_logits_BAC,
             o2m_boxes_BA4,
@@ -114,8 +132,10 @@ class DeployedKeypointHead(nn.Module):
         return *self.one_to_one(features), apply_point_stems(self.points, features)[0]
 
 
-def apply_point_stems(stems: nn.ModuleList, features: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def apply_point_stems(
+    stems: nn.ModuleList, features: Sequence[Tensor], *, parallel: Parallel | None = None
+) -> tuple[Tensor, Tensor]:
     """Offsets (B, A, J, 2) and spreads (B, A, J, 2) in anchor order, each in memory of its own."""
-    numbers_BAJ4 = apply_stems(stems, features).unflatten(2, (-1, 4))
+    numbers_BAJ4 = apply_stems(stems, features, parallel=parallel).unflatten(2, (-1, 4))
     # Contiguous, as a recording's copies are: on other strides a sum may be taken in another order.
     return numbers_BAJ4[..., :2].contiguous(), numbers_BAJ4[..., 2:].contiguous()

@@ -8,10 +8,11 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from lucid.models.heads.detect import DetectBranch, class_tensors
+from lucid.models.heads.detect import class_tensors, make_branches
 from lucid.models.heads.paths import Metas, Rules, Run, rank
-from lucid.models.heads.stems import apply_stems, make_stems
+from lucid.models.heads.stems import Parallel, apply_stems, lanes_of, make_stems
 from lucid.registry import HEADS
+from lucid.streams import side_by_side
 from lucid.structures import AnchorGrid, OrientedOutputs
 from lucid.structures.affine import Float32
 from lucid.structures.anchors import gather_anchors, without_broken
@@ -35,6 +36,7 @@ class OrientedHead(nn.Module):
         in_channels: of each level.
         num_classes: C.
         box_start: as in ``DetectHead``.
+        parallel: as in ``DetectHead``.
 
     Source: arXiv:2606.03748 sec. 3.4.3, Eq. 13; the width of the angle's stem is this project's reading.
     """
@@ -42,25 +44,34 @@ class OrientedHead(nn.Module):
     task = 'oriented'
     paths = PATHS
 
-    def __init__(self, in_channels: Sequence[int], *, num_classes: int, box_start: float | None = None) -> None:
+    def __init__(
+        self,
+        in_channels: Sequence[int],
+        *,
+        num_classes: int,
+        box_start: float | None = None,
+        parallel: Parallel | None = None,
+    ) -> None:
         super().__init__()
-        self.one_to_many = DetectBranch(in_channels, num_classes=num_classes, box_start=box_start)
-        self.one_to_one = DetectBranch(in_channels, num_classes=num_classes, box_start=box_start)
+        self.parallel = parallel
+        self.one_to_many, self.one_to_one = make_branches(
+            in_channels, num_classes=num_classes, box_start=box_start, parallel=parallel
+        )
         self.o2m_angles = make_stems(in_channels, out_channels=1, divisor=ANGLE_DIVISOR)
         self.o2o_angles = make_stems(in_channels, out_channels=1, divisor=ANGLE_DIVISOR)
 
     def forward(self, features: Sequence[Tensor]) -> OrientedOutputs:
         """Both branches over the maps of all levels."""
-        o2m_logits_BAC, o2m_boxes_BA4 = self.one_to_many(features)
-        o2o_logits_BAC, o2o_boxes_BA4 = self.one_to_one(features)
-        return OrientedOutputs(
-            o2m_logits_BAC,
-            o2m_boxes_BA4,
-            o2o_logits_BAC,
-            o2o_boxes_BA4,
-            apply_stems(self.o2m_angles, features),
-            apply_stems(self.o2o_angles, features),
+        many, one, *angles_2 = side_by_side(
+            [
+                partial(self.one_to_many, features),
+                partial(self.one_to_one, features),
+                partial(apply_stems, self.o2m_angles, features, parallel=self.parallel),
+                partial(apply_stems, self.o2o_angles, features, parallel=self.parallel),
+            ],
+            lanes=lanes_of(self.parallel),
         )
+        return OrientedOutputs(*many, *one, *angles_2)
 
     @property
     def class_rows(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from lucid.models.layers import ConvUnit
+from lucid.models.layers import ConvUnit, weights_cast
 
 
 class ProtoFusion(nn.Module):
@@ -39,6 +39,8 @@ class ProtoNet(nn.Module):
     Source: arXiv:2606.03748 Eq. 9; YOLACT (arXiv:1904.02689) sec. 3.1.
     """
 
+    cast_together = False
+
     def __init__(self, channels: int, *, num_prototypes: int) -> None:
         super().__init__()
         self.coarse = nn.Sequential(*(ConvUnit(channels, out_channels=channels, kernel_size=3) for _ in range(3)))
@@ -48,4 +50,6 @@ class ProtoNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Three units, enlarge, one unit, project."""
-        return self.final(self.fine(self.enlarge(self.coarse(x))))
+        with weights_cast(self, together=self.cast_together):
+            result: Tensor = self.final(self.fine(self.enlarge(self.coarse(x))))
+            return result

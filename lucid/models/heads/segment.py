@@ -4,14 +4,16 @@ Shape suffixes: B images, A anchors, C classes, K prototypes, H, W cells of a ma
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from torch import Tensor, nn
 
-from lucid.models.heads.detect import DetectBranch, class_tensors
+from lucid.models.heads.detect import class_tensors, make_branches
 from lucid.models.heads.paths import Metas, Rules, Run, decode
 from lucid.models.heads.prototypes import ProtoFusion, ProtoNet
-from lucid.models.heads.stems import apply_stems, init_prior, make_stems
+from lucid.models.heads.stems import Parallel, apply_stems, init_prior, lanes_of, make_stems
 from lucid.registry import HEADS
+from lucid.streams import side_by_side
 from lucid.structures import AnchorGrid, Candidates, SegmentOutputs
 from lucid.structures.affine import Float32
 from lucid.structures.detections import PATHS, Prediction
@@ -33,6 +35,7 @@ class SegmentHead(nn.Module):
         num_classes: C.
         num_prototypes: K.
         box_start: as in ``DetectHead``.
+        parallel: as in ``DetectHead``.
 
     Source: arXiv:2606.03748 sec. 3.4.1, Eq. 7 to 9; YOLACT (arXiv:1904.02689).
     """
@@ -47,10 +50,13 @@ class SegmentHead(nn.Module):
         num_classes: int,
         num_prototypes: int = 32,
         box_start: float | None = None,
+        parallel: Parallel | None = None,
     ) -> None:
         super().__init__()
-        self.one_to_many = DetectBranch(in_channels, num_classes=num_classes, box_start=box_start)
-        self.one_to_one = DetectBranch(in_channels, num_classes=num_classes, box_start=box_start)
+        self.parallel = parallel
+        self.one_to_many, self.one_to_one = make_branches(
+            in_channels, num_classes=num_classes, box_start=box_start, parallel=parallel
+        )
         self.o2m_coefficients = make_stems(in_channels, out_channels=num_prototypes)
         self.o2o_coefficients = make_stems(in_channels, out_channels=num_prototypes)
         self.fusion = ProtoFusion(in_channels)
@@ -61,18 +67,18 @@ class SegmentHead(nn.Module):
     def forward(self, features: Sequence[Tensor]) -> SegmentOutputs:
         """Both branches over the maps of all levels, and the maps that they share."""
         fused = self.fusion(features)
-        o2m_logits_BAC, o2m_boxes_BA4 = self.one_to_many(features)
-        o2o_logits_BAC, o2o_boxes_BA4 = self.one_to_one(features)
-        return SegmentOutputs(
-            o2m_logits_BAC,
-            o2m_boxes_BA4,
-            o2o_logits_BAC,
-            o2o_boxes_BA4,
-            apply_stems(self.o2m_coefficients, features).tanh(),
-            apply_stems(self.o2o_coefficients, features).tanh(),
-            self.prototypes(fused),
-            self.semantic(fused) if self.training else None,
+        many, one, *others = side_by_side(
+            [
+                partial(self.one_to_many, features),
+                partial(self.one_to_one, features),
+                partial(apply_coefficient_stems, self.o2m_coefficients, features, parallel=self.parallel),
+                partial(apply_coefficient_stems, self.o2o_coefficients, features, parallel=self.parallel),
+                partial(self.prototypes, fused),
+                *([partial(self.semantic, fused)] if self.training else ()),
+            ],
+            lanes=lanes_of(self.parallel),
         )
+        return SegmentOutputs(*many, *one, *others, *(() if self.training else (None,)))
 
     @property
     def class_rows(self) -> tuple[str, ...]:
@@ -117,5 +123,12 @@ class DeployedSegmentHead(nn.Module):
 
     def forward(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Boxes and classes, coefficients, prototypes."""
-        coefficients_BAK = apply_stems(self.coefficients, features).tanh()
+        coefficients_BAK = apply_coefficient_stems(self.coefficients, features)
         return *self.one_to_one(features), coefficients_BAK, self.prototypes(self.fusion(features))
+
+
+def apply_coefficient_stems(
+    stems: nn.ModuleList, features: Sequence[Tensor], *, parallel: Parallel | None = None
+) -> Tensor:
+    """Coefficients (B, A, K) in anchor order, in -1..1."""
+    return apply_stems(stems, features, parallel=parallel).tanh()

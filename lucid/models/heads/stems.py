@@ -5,11 +5,28 @@ Shape suffixes: B images, A anchors, C channels.
 
 import math
 from collections.abc import Sequence
+from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from lucid.models.layers import ConvUnit
+from lucid.models.layers import ConvUnit, Stage
+from lucid.streams import side_by_side
+
+Parallel = Literal['branches', 'stems']
+"""What a head runs on streams of its own: branches and kinds of output, or the stem of each level too."""
+
+
+def check_parallel(parallel: str | None) -> None:
+    """Raise ``ValueError`` for a word that no head knows."""
+    if parallel not in (None, 'branches', 'stems'):
+        raise ValueError(f"model.head.parallel={parallel!r}; choose None, 'branches' or 'stems'")
+
+
+def lanes_of(parallel: Parallel | None) -> int | None:
+    """How many lanes a head or a branch gives to what it calls: one, or one for each."""
+    return 1 if parallel is None else None
 
 
 def make_stems(in_channels: Sequence[int], *, out_channels: int, divisor: int = 3) -> nn.ModuleList:
@@ -30,8 +47,8 @@ def make_stems(in_channels: Sequence[int], *, out_channels: int, divisor: int = 
     )
 
 
-def _make_stem(channels: int, *, hidden: int, out_channels: int) -> nn.Sequential:
-    return nn.Sequential(
+def _make_stem(channels: int, *, hidden: int, out_channels: int) -> Stage:
+    return Stage(
         ConvUnit(channels, out_channels=channels, kernel_size=3, groups=channels),
         ConvUnit(channels, out_channels=hidden),
         ConvUnit(hidden, out_channels=hidden, kernel_size=3, groups=hidden),
@@ -67,8 +84,13 @@ def init_box_start(stems: nn.ModuleList, *, distance: float) -> None:
         nn.init.constant_(final.get_parameter('bias'), distance)
 
 
-def apply_stems(stems: nn.ModuleList, features: Sequence[Tensor]) -> Tensor:
+def apply_stems(stems: nn.ModuleList, features: Sequence[Tensor], *, parallel: Parallel | None = None) -> Tensor:
     """Each stem on its level, as one (B, A, out_channels) in anchor order: level by level, row-major inside a level."""
+    calls = [partial(_apply_stem, stem, feature) for stem, feature in zip(stems, features, strict=True)]
+    return torch.cat(side_by_side(calls, lanes=None if parallel == 'stems' else 1), dim=1)
+
+
+def _apply_stem(stem: nn.Module, feature: Tensor) -> Tensor:
     # NHWC before flattening: a view when the map is channels_last.
-    levels = [stem(feature).permute(0, 2, 3, 1).flatten(1, 2) for stem, feature in zip(stems, features, strict=True)]
-    return torch.cat(levels, dim=1)
+    rows: Tensor = stem(feature).permute(0, 2, 3, 1).flatten(1, 2)
+    return rows

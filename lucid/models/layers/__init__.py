@@ -1,7 +1,8 @@
 """Building blocks of backbones, necks and heads."""
 
 from lucid.models.layers.attention import C2PSA, PSABlock, SpatialAttention
-from lucid.models.layers.conv import ConvUnit
+from lucid.models.layers.casting import Stage, set_cast_together, weights_cast
+from lucid.models.layers.conv import ConvUnit, fuse_norms
 from lucid.models.layers.csp import Bottleneck, C3k, C3k2
 from lucid.models.layers.scale import SCALES, Scale, get_scale
 from lucid.models.layers.sppf import SPPF
@@ -17,5 +18,9 @@ __all__ = [
     'PSABlock',
     'Scale',
     'SpatialAttention',
+    'Stage',
+    'set_cast_together',
+    'fuse_norms',
     'get_scale',
+    'weights_cast',
 ]

@@ -86,4 +86,5 @@ class C2PSA(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Split, attend on one half, merge."""
         around, through = self.expand(x).chunk(2, dim=1)
-        return self.merge(torch.cat((around, self.blocks(through)), dim=1))
+        # Dense: a convolution that reads a slice copies it, forward and backward.
+        return self.merge(torch.cat((around, self.blocks(through.clone())), dim=1))

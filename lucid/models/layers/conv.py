@@ -2,11 +2,16 @@
 
 from torch import Tensor, nn
 
+from lucid.models.layers.norm import can_fuse, fused_norm
+
 
 class ConvUnit(nn.Module):
     """Conv2d without bias, BatchNorm2d, SiLU; (B, in, H, W) -> (B, out, H / stride, W / stride).
 
     Initialised as torch does: ``mmcv.cnn.ConvModule`` would draw other weights.
+
+    Attributes: ``fused``, whether norm and activation are one operator (``fused_norm``), which does not call the two
+    modules; parameters, buffers and their names are the same.
 
     Args:
         in_channels: channels of the input.
@@ -18,6 +23,8 @@ class ConvUnit(nn.Module):
 
     Source: arXiv:2501.13400.
     """
+
+    fused = False
 
     def __init__(
         self,
@@ -44,4 +51,14 @@ class ConvUnit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the three."""
-        return self.activation(self.norm(self.conv(x)))
+        x = self.conv(x)
+        if self.fused and can_fuse(self.norm):
+            return fused_norm(x, self.norm, silu=isinstance(self.activation, nn.SiLU))
+        return self.activation(self.norm(x))
+
+
+def fuse_norms(network: nn.Module, *, fused: bool = True) -> None:
+    """Let all ``ConvUnit`` of ``network`` compute norm and activation as one operator, or as two modules again."""
+    for module in network.modules():
+        if isinstance(module, ConvUnit):
+            module.fused = fused

@@ -84,7 +84,9 @@ class C3k2(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Split, chain, merge everything."""
-        parts = list(self.expand(x).chunk(2, dim=1))
+        around, through = self.expand(x).chunk(2, dim=1)
+        # Dense: each convolution that reads a slice would copy it for itself, forward and backward.
+        parts = [around, through.clone()]
         for unit in self.units:
             parts.append(unit(parts[-1]))
         return self.merge(torch.cat(parts, dim=1))

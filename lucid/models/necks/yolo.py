@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from lucid.models.layers import C3k2, ConvUnit, get_scale
+from lucid.models.layers import C3k2, ConvUnit, get_scale, weights_cast
 from lucid.registry import MODELS
 
 
@@ -21,6 +21,8 @@ class YOLONeck(nn.Module):
 
     Source: arXiv:2606.03748 Fig. S1 and Table 2; arXiv:2602.14582 Fig. 1.
     """
+
+    cast_together = False
 
     def __init__(self, in_channels: Sequence[int], *, scale: str) -> None:
         super().__init__()
@@ -40,8 +42,12 @@ class YOLONeck(nn.Module):
     def forward(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Maps at strides 8, 16, 32 to maps of ``out_channels`` at the same strides."""
         p3, p4, p5 = features
-        t4 = self.top_t4(torch.cat((self.up(p5), p4), dim=1))
-        n3 = self.top_n3(torch.cat((self.up(t4), p3), dim=1))
-        n4 = self.bottom_n4(torch.cat((self.down_n3(n3), t4), dim=1))
-        n5 = self.bottom_n5(torch.cat((self.down_n4(n4), p5), dim=1))
+        # By what reaches the same outputs: whoever reads n3 alone gets no gradient of the rest.
+        with weights_cast(self.top_t4, self.top_n3, together=self.cast_together):
+            t4 = self.top_t4(torch.cat((self.up(p5), p4), dim=1))
+            n3 = self.top_n3(torch.cat((self.up(t4), p3), dim=1))
+        with weights_cast(self.down_n3, self.bottom_n4, together=self.cast_together):
+            n4 = self.bottom_n4(torch.cat((self.down_n3(n3), t4), dim=1))
+        with weights_cast(self.down_n4, self.bottom_n5, together=self.cast_together):
+            n5 = self.bottom_n5(torch.cat((self.down_n4(n4), p5), dim=1))
         return n3, n4, n5

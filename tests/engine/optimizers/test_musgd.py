@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lucid.engine.optimizers import MuSGD
 
@@ -132,6 +133,38 @@ def test_bfloat16_iteration_stays_close() -> None:
     assert not torch.equal(moved[0][0], moved[1][0])  # control: the option does something
 
 
+def test_lists_of_a_fused_operator_lie_alike_in_channels_last_too() -> None:
+    """Else torch._foreach_* launches a kernel for each tensor, in place of one for about fifty."""
+
+    class Unlike(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.names: list[str] = []
+            self.number = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func._schema.name.startswith('aten::_foreach'):
+                lists = [arg for arg in args if isinstance(arg, list)]
+                self.number += len(lists) > 1
+                strides = [[tensor.stride() for tensor in one] for one in lists]
+                if any(other != strides[0] for other in strides):
+                    self.names.append(func._schema.name)
+            return func(*args, **(kwargs or {}))
+
+    params = make(torch.float32)
+    for param in params:
+        if param.ndim == 4:
+            param.data = param.data.to(memory_format=torch.channels_last)
+    optimizer = MuSGD(params, **OPTIONS)
+    give(params, [torch.zeros_like(param) for param in params])
+    with Unlike() as mode, torch.no_grad():
+        optimizer.update()
+        assert mode.names == []
+        assert mode.number >= 4
+        torch._foreach_add([params[0]], [params[0].contiguous()])  # control
+    assert mode.names == ['aten::_foreach_add']
+
+
 def test_a_toy_regression_needs_fewer_steps_than_momentum_sgd() -> None:
     def steps_to(goal: float, w_muon: float) -> int:
         generator = torch.Generator().manual_seed(1)
@@ -160,6 +193,7 @@ def test_a_toy_regression_needs_fewer_steps_than_momentum_sgd() -> None:
         ({'weight_decay': '5e-4'}, "weight_decay='5e-4'; give a number"),
         ({'w_muon': -1}, 'w_muon=-1'),
         ({'ns_steps': 0}, 'ns_steps=0; give a whole number from 1'),
+        ({'ns_lanes': 0}, 'ns_lanes=0; give a whole number from 1, 1 runs nothing side by side'),
         ({'ns_dtype': 'float16'}, r"ns_dtype='float16'; choose one of \['bfloat16', 'float32'\]"),
     ],
 )
