@@ -140,9 +140,7 @@ def test_captured_validations_of_a_captured_training_find_what_eager_ones_find(
         'train_cfg__val_interval': 1,
     }
     plain = trained.eager(backend, val_evaluator__outfile=str(files[0]), **options)
-    cfg, regions = trained.captured(
-        backend, 'step and evaluation', val_evaluator__outfile=str(files[1]), **options
-    )
+    cfg, regions = trained.captured(backend, 'step and evaluation', val_evaluator__outfile=str(files[1]), **options)
     assert checkpoints_equal([plain, cfg])
     eager, captured = (json.loads(file.read_text()) for file in files)
     assert eager == captured
