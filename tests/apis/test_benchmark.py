@@ -15,6 +15,7 @@ from lucid.apis.gpu_time import KernelTime, Launch
 from lucid.capture import ModuleRegion, Reason
 from lucid.datasets.shape_scenes import CLASSES
 from lucid.models.detectors import YOLODetector
+from lucid.registry import MODELS
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_every_variant_takes_its_turns_in_whole_windows(
 def elements(config: Config) -> int:
     """What all convolutions read and write for one image, seen where they run."""
     seen: list[int] = []
-    detector = YOLODetector(scale='n', num_classes=len(CLASSES))
+    detector = MODELS.build({**config.model, 'num_classes': len(CLASSES)})
     for conv in detector.modules():
         if isinstance(conv, torch.nn.Conv2d):
             conv.register_forward_hook(lambda _, inputs, output: seen.append(inputs[0].numel() + output.numel()))
