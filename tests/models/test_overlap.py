@@ -39,6 +39,9 @@ class Stream:
     def __init__(self, streams, name):
         self.streams, self.name = streams, name
 
+    def synchronize(self):
+        self.streams.log.append(f'host waits for {self.name}')
+
     def wait_stream(self, other):
         self.streams.log.append(f'{self.name} waits for {other.name}')
 
@@ -84,7 +87,7 @@ def streams(monkeypatch):
     return streams
 
 
-def batch():
+def batch(pool=None):
     return PictureBatch(
         size=SIZE,
         passes=(),
@@ -94,7 +97,7 @@ def batch():
         content_D=torch.zeros(2, dtype=torch.uint8),
         keys=(0,),
         counts=None,
-        pool=ImagePool(9, budget_mb=0, read=lambda place: None),
+        pool=ImagePool(9, budget_mb=0, read=lambda place: None) if pool is None else pool,
     )
 
 
@@ -124,6 +127,16 @@ def test_the_host_keeps_pace_with_the_card(streams):
     for event in waited:  # the call that waits is the one AHEAD calls later
         between = streams.log[int(event) + 1 : streams.log.index(f'host waits for event {event}')]
         assert sum(line.startswith('event') for line in between) == AHEAD
+
+
+def test_who_takes_over_a_pool_waits_until_the_other_has_drawn(streams):
+    """Two models of a comparison: each has streams of its own, and what one of them decoded is lent to both."""
+    first, second, pool = SideStreams(Card()), SideStreams(Card()), ImagePool(9, budget_mb=1, read=lambda place: None)
+    for side in (first, first, second, second, first):
+        side.draw(batch(pool))
+    drawn = [line for line in streams.log if line.startswith(('draw', 'decode', 'host'))]
+    mine, theirs = ['decode on side 2', 'draw on side 1'], ['decode on side 4', 'draw on side 3']
+    assert drawn == [*mine, *mine, 'host waits for side 1', *theirs, *theirs, 'host waits for side 3', *mine]
 
 
 @pytest.mark.cuda
