@@ -170,6 +170,33 @@ def test_what_is_decoded_never_lands_in_memory_that_drawing_still_reads(tmp_path
 
 
 @pytest.mark.cuda
+def test_deterministic_algorithms_fill_no_memory_over_what_was_decoded(tmp_path):
+    """They fill new memory on the current stream, which is late here; the decoder writes at once."""
+    from lucid.datasets import ShapesDataset, detection_collate
+    from lucid.datasets.device_loader import DeviceLoader
+
+    dataset = ShapesDataset(
+        tmp_path, split='s', num_images=4, image_size=256, pipeline=[{'type': 'Letterbox'}], targets=('boxes',)
+    )
+    side = SideStreams(torch.device('cuda'))
+
+    def drawn():
+        (data,) = DeviceLoader(dataset, batch_size=4, collate_fn=detection_collate, pool_mb=0)
+        with torch.cuda.stream(side.decoding):
+            torch.cuda._sleep(200_000_000)
+        return side.draw(data['inputs']).cpu()
+
+    expected = drawn()
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = drawn()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.equal(found, expected)
+    assert expected.float().std() > 10
+
+
+@pytest.mark.cuda
 def test_memory_on_a_card_does_not_grow_over_epochs(tmp_path):
     from lucid.datasets import EpochSampler, ShapesDataset, detection_collate
     from lucid.datasets.device_loader import DeviceLoader
