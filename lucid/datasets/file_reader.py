@@ -44,7 +44,8 @@ class FileReader:
         """What the device cannot decode of a file: its ``format``, ``colors``, ``turned`` or ``broken``; '' is none."""
         if place not in self._obstacles:
             self._obstacles[place] = _obstacle(content, size)
-        return self._obstacles[place]
+        # Its header is looked at once; whether it is whole each time, because a file may be cut short meanwhile.
+        return self._obstacles[place] or ('' if content.endswith(ENDS['JPEG']) else 'broken')
 
 
 def _path(source: Source) -> Path | None:
@@ -64,14 +65,21 @@ def _read(paths: Sequence[Path | None]) -> list[bytes | None]:
 
 
 def _obstacle(content: bytes, size: Size) -> str:
+    """What its header says."""
     try:
         with PIL.Image.open(io.BytesIO(content)) as header:
             if header.format != 'JPEG':
                 return 'format'
-            if header.mode not in ('RGB', 'L'):
+            if header.mode not in ('RGB', 'L') or _unmixed(header):
                 return 'colors'
             if header.size[::-1] != size or header.getexif().get(ORIENTATION, 1) != 1:
                 return 'turned'
     except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError):
         return 'broken'
-    return '' if content.endswith(ENDS['JPEG']) else 'broken'
+    return ''
+
+
+def _unmixed(header: PIL.Image.Image) -> bool:
+    """Whether a JPEG stores red, green and blue as they are: a decoder that overlooks it gives wrong colours."""
+    names = bytes(name for name, *_ in getattr(header, 'layer', ()))
+    return header.mode == 'RGB' and (header.info.get('adobe_transform') == 0 or names == b'RGB')

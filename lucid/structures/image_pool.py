@@ -13,12 +13,13 @@ MEGA = 2**20
 class ImagePool:
     """Keeps decoded images up to a budget, those that were used last; lends them, and tells loaders which it has.
 
-    Used by one thread, on one stream. A lent image may be dropped from the pool at any time, and stays valid as long
-    as somebody holds it.
+    Used by one thread, on one stream at a time. A lent image may be dropped from the pool at any time, and stays valid
+    as long as somebody holds it.
 
     Attributes: ``counts``, how often an image was found, decoded in which way, and dropped; ``resident``, uint8 by
     index of the data set, 1 where the pool has it, in memory that workers share. A worker may read it a little late:
-    then an image is sent once more, or must be had by ``content`` or ``read``.
+    then an image is sent once more, or must be had by ``content`` or ``read``. ``stream``, the CUDA stream that used
+    it last, for whose work another one must wait first.
 
     Args:
         num_images: Of the data set.
@@ -42,6 +43,7 @@ class ImagePool:
         self.resident.share_memory_()  # type: ignore[no-untyped-call]
         self.counts: Counter[str] = Counter()
         self.num_bytes = 0
+        self.stream: Any = None
         self._images: OrderedDict[int, Tensor] = OrderedDict()
 
     def __len__(self) -> int:

@@ -1,10 +1,12 @@
 """Files read by a few threads."""
 
+import io
 import multiprocessing
 import pickle
 import threading
 
 import numpy as np
+import PIL.Image
 import pytest
 
 from lucid.datasets import file_reader
@@ -51,3 +53,11 @@ def test_it_reads_on_in_a_process_that_was_forked_after_it_had_read_and_in_one_t
     assert found.get(timeout=20) == EXPECTED
     child.join()
     assert pickle.loads(pickle.dumps(reader)).read(sources) == EXPECTED
+
+
+def test_a_file_that_was_whole_and_is_cut_short_later_is_broken_then():
+    reader, content = FileReader(), io.BytesIO()
+    PIL.Image.new('RGB', (30, 20)).save(content, 'JPEG')
+    whole = content.getvalue()
+    assert reader.obstacle(0, whole, (20, 30)) == ''
+    assert [reader.obstacle(0, cut, (20, 30)) for cut in (whole[:-20], b'', whole)] == ['broken', 'broken', '']

@@ -26,6 +26,9 @@ def store(tmp_path):
     rgb.save(tmp_path / 'plain.jpg')
     rgb.convert('L').save(tmp_path / 'grey.jpg')
     rgb.save(tmp_path / 'progressive.jpg', progressive=True)
+    rgb.save(tmp_path / 'unmixed.jpg', keep_rgb=True)
+    unmarked = (tmp_path / 'unmixed.jpg').read_bytes().replace(b'\xff\xee\x00\x0eAdobe', b'\xff\xec\x00\x0eAdobe')
+    (tmp_path / 'unmarked.jpg').write_bytes(unmarked)
     rgb.save(tmp_path / 'image.png')
     rgb.convert('CMYK').save(tmp_path / 'print.jpg')
     rgb.save(tmp_path / 'upside_down.jpg', exif=exif)
@@ -36,6 +39,8 @@ def store(tmp_path):
         'progressive.jpg': 'jpeg',
         'image.png': 'format',
         'print.jpg': 'colors',
+        'unmixed.jpg': 'colors',
+        'unmarked.jpg': 'colors',
         'upside_down.jpg': 'turned',
         'padded.jpg': 'broken',
     }
@@ -56,7 +61,7 @@ def test_what_the_device_cannot_decode_is_decoded_here_and_counted(store):
     store, kinds = store
     packer = Packer(torch.zeros(len(kinds), dtype=torch.uint8), files=FileReader())
     batch = packer.pack([picture(store, place) for place in range(len(kinds))], range(len(kinds)))
-    assert batch.counts == {'jpeg': 3, 'format': 1, 'colors': 1, 'turned': 1, 'broken': 1}
+    assert batch.counts == {'jpeg': 3, 'format': 1, 'colors': 3, 'turned': 1, 'broken': 1}
     for place, kind in enumerate(kinds):
         assert batch.slots[place].kind == ('jpeg' if kind == 'jpeg' else 'pixels')
         if kind == 'jpeg':

@@ -1,5 +1,6 @@
 """How a batch's images come to the device, with a decoder that stands in for the card's."""
 
+import pytest
 import torch
 
 from lucid.models.data_preprocessors import decoding
@@ -109,3 +110,28 @@ def test_what_the_pool_lends_to_a_batch_is_not_lost_to_the_new_images_of_that_ba
     assert fetch(monkeypatch, batch(jpeg(3, 0), Slot(5, SIZE, 'kept'), content=[7]), pool, decode) == [7, 9]
     assert pool.counts['late'] == 0
     assert pool.counts['dropped'] > 0
+
+
+def test_new_memory_is_not_filled_while_the_decoder_which_waits_for_nobody_writes_to_it(monkeypatch):
+    fills = []
+
+    def decode(*_, **__):
+        fills.append(torch.utils.deterministic.fill_uninitialized_memory)
+        return []
+
+    monkeypatch.setattr(decoding, 'decode_jpeg', decode)
+    monkeypatch.setattr(torch.utils.deterministic, 'fill_uninitialized_memory', True)
+    assert decoding.decode_batch([], torch.device('cpu')) == []
+    assert fills == [False]
+    assert torch.utils.deterministic.fill_uninitialized_memory
+
+
+def test_a_device_without_memory_is_no_fault_of_a_file(monkeypatch):
+    def decode(*_, **__):
+        raise errors.pop(0)
+
+    errors = [RuntimeError('unknown chroma subsampling'), torch.OutOfMemoryError('of 2 MB')]
+    monkeypatch.setattr(decoding, 'decode_jpeg', decode)
+    assert decoding.decode_batch([], torch.device('cpu')) is None
+    with pytest.raises(torch.OutOfMemoryError, match='of 2 MB'):
+        decoding.decode_batch([], torch.device('cpu'))

@@ -39,6 +39,9 @@ class Stream:
     def __init__(self, streams, name):
         self.streams, self.name = streams, name
 
+    def synchronize(self):
+        self.streams.log.append(f'host waits for {self.name}')
+
     def wait_stream(self, other):
         self.streams.log.append(f'{self.name} waits for {other.name}')
 
@@ -84,7 +87,7 @@ def streams(monkeypatch):
     return streams
 
 
-def batch():
+def batch(pool=None):
     return PictureBatch(
         size=SIZE,
         passes=(),
@@ -94,7 +97,7 @@ def batch():
         content_D=torch.zeros(2, dtype=torch.uint8),
         keys=(0,),
         counts=None,
-        pool=ImagePool(9, budget_mb=0, read=lambda place: None),
+        pool=ImagePool(9, budget_mb=0, read=lambda place: None) if pool is None else pool,
     )
 
 
@@ -126,6 +129,16 @@ def test_the_host_keeps_pace_with_the_card(streams):
         assert sum(line.startswith('event') for line in between) == AHEAD
 
 
+def test_who_takes_over_a_pool_waits_until_the_other_has_drawn(streams):
+    """Two models of a comparison: each has streams of its own, and what one of them decoded is lent to both."""
+    first, second, pool = SideStreams(Card()), SideStreams(Card()), ImagePool(9, budget_mb=1, read=lambda place: None)
+    for side in (first, first, second, second, first):
+        side.draw(batch(pool))
+    drawn = [line for line in streams.log if line.startswith(('draw', 'decode', 'host'))]
+    mine, theirs = ['decode on side 2', 'draw on side 1'], ['decode on side 4', 'draw on side 3']
+    assert drawn == [*mine, *mine, 'host waits for side 1', *theirs, *theirs, 'host waits for side 3', *mine]
+
+
 @pytest.mark.cuda
 def test_what_is_decoded_never_lands_in_memory_that_drawing_still_reads(tmp_path):
     """The decoder writes at once, whatever was asked of the stream before."""
@@ -154,6 +167,33 @@ def test_what_is_decoded_never_lands_in_memory_that_drawing_still_reads(tmp_path
     torch.cuda.synchronize()
     assert all(map(torch.equal, found, expected))
     assert not torch.equal(expected[0], expected[1])
+
+
+@pytest.mark.cuda
+def test_deterministic_algorithms_fill_no_memory_over_what_was_decoded(tmp_path):
+    """They fill new memory on the current stream, which is late here; the decoder writes at once."""
+    from lucid.datasets import ShapesDataset, detection_collate
+    from lucid.datasets.device_loader import DeviceLoader
+
+    dataset = ShapesDataset(
+        tmp_path, split='s', num_images=4, image_size=256, pipeline=[{'type': 'Letterbox'}], targets=('boxes',)
+    )
+    side = SideStreams(torch.device('cuda'))
+
+    def drawn():
+        (data,) = DeviceLoader(dataset, batch_size=4, collate_fn=detection_collate, pool_mb=0)
+        with torch.cuda.stream(side.decoding):
+            torch.cuda._sleep(200_000_000)
+        return side.draw(data['inputs']).cpu()
+
+    expected = drawn()
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = drawn()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.equal(found, expected)
+    assert expected.float().std() > 10
 
 
 @pytest.mark.cuda

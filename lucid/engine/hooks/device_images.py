@@ -23,8 +23,8 @@ PROBLEMS = ('broken', 'refused', 'read')
 class DeviceImagesHook(Hook):
     """Logs after each epoch how often an image was in the pool, decoded on the device, or on the host and why.
 
-    At the end ``work_dir/device_images.json`` has the counts of all epochs, the first process's. Without
-    ``train_dataloader.device_images`` there is nothing to count, and it does nothing.
+    At the end ``work_dir/device_images.json`` has the counts since the run began or was resumed, the first
+    process's. Without ``train_dataloader.device_images`` there is nothing to count, and it does nothing.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,9 @@
 """Image files to pixels on the device."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,13 +62,33 @@ def decode_batch(files: Sequence[Tensor], device: torch.device) -> list[Tensor] 
 
     Returns:
         uint8 (3, H, W) each; None where the decoder refuses one of them, or all.
+
+    Raises:
+        OutOfMemoryError: The device has no room for them.
     """
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _unfilled():
         warnings.simplefilter('ignore')  # torchvision points to a package of its own, which comes later
         try:
             return list(decode_jpeg(list(files), mode=ImageReadMode.RGB, device=device))
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError:
             return None
+
+
+@contextmanager
+def _unfilled() -> Iterator[None]:
+    """New memory stays as it is, also where algorithms are deterministic and torch fills it.
+
+    The current stream would fill it, for which the decoder does not wait: over the image that it had written already.
+    """
+    settings: Any = torch.utils.deterministic
+    kept = settings.fill_uninitialized_memory
+    settings.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        settings.fill_uninitialized_memory = kept
 
 
 def _files(

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lucid.models.data_preprocessors.drawing import draw_pictures
+from lucid.structures.image_pool import ImagePool
 from lucid.structures.pictures import PictureBatch
 
 AHEAD = 4
@@ -19,6 +20,7 @@ class SideStreams:
     - ``decoding`` owns the memory of decoded images, and nothing is done on it: see ``decoding.fetch_images``.
     - The current stream of the caller waits for ``drawing`` before it reads a batch, and its reading is recorded on the
       batch, so that the memory is given away after it.
+    - The host waits once where another's streams used the pool before, as in a comparison of two models.
     - The host waits where it is more than ``AHEAD`` calls ahead of the caller's stream: otherwise it would draw batch
       after batch while the card works on the first.
 
@@ -47,11 +49,18 @@ class SideStreams:
         assert batch.pool is not None, 'the loader says where decoded images are kept'
         current = torch.cuda.current_stream(self.device)
         self._keep_pace(current)
+        self._take_over(batch.pool)
         with torch.cuda.stream(self.drawing):
             drawn = draw_pictures(batch, batch.pool, self.device, decoding=self.decoding)
         current.wait_stream(self.drawing)
         drawn.record_stream(current)
         return drawn
+
+    def _take_over(self, pool: ImagePool) -> None:
+        """Wait until whoever used the pool before has drawn: its streams and these know nothing of each other."""
+        if pool.stream not in (None, self.drawing):
+            pool.stream.synchronize()
+        pool.stream = self.drawing
 
     def _keep_pace(self, stream: torch.cuda.Stream) -> None:
         """Wait for what was asked of a stream ``AHEAD`` calls ago."""
