@@ -93,6 +93,18 @@ CLAIMS: Mapping[str, Claim] = {
         ('step',),
     ),
     **{name: _task(name) for name in ('segment', 'oriented', 'keypoint')},
+    'fast': Claim(
+        'the step of yolo_capture_fast trains bit for bit as the same words do in eager',
+        (
+            'tests/test_streams.py',
+            'tests/capture/test_streams.py',
+            'tests/capture/test_fused_norm.py',
+            'tests/capture/test_casting.py',
+            'tests/models/test_fused_norm.py',
+        ),
+        ('configs/yolo_capture_fast.py',),
+        ('step:compiled=criterion',),
+    ),
     'evaluation': Claim(
         'evaluation finds bit for bit what eager does, for every task, in the memory of the training beside it',
         (
