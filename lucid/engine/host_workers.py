@@ -56,7 +56,10 @@ class HostWorkers:
                 self.number, mp_context=context, initializer=_begin, initargs=(os.getpid(),)
             )
         pool = self._pool
-        futures = [pool.submit(_call, function, items) for items in zip(*iterables, strict=True)]
+        try:
+            futures = [pool.submit(_call, function, items) for items in zip(*iterables, strict=True)]
+        except BrokenProcessPool as error:  # since the last use
+            raise self._died() from error
         return self._results(futures)
 
     def close(self) -> None:
@@ -70,14 +73,17 @@ class HostWorkers:
             for future in futures:
                 yield tree_map_only(_Sent, _Sent.tensor, future.result())
         except BrokenProcessPool as error:
-            self.close()
-            raise RuntimeError(
-                f'one of {self.number} processes that finish predictions died, for want of memory perhaps; '
-                'lower num_workers of the loop (val_cfg, test_cfg), or set it to 0'
-            ) from error
+            raise self._died() from error
         finally:
             for future in futures:
                 future.cancel()
+
+    def _died(self) -> RuntimeError:
+        self.close()
+        return RuntimeError(
+            f'one of {self.number} processes that finish predictions died, for want of memory perhaps; '
+            'lower num_workers of the loop (val_cfg, test_cfg), or set it to 0'
+        )
 
 
 class _Sent:

@@ -106,6 +106,17 @@ def test_a_process_that_dies_is_named_with_the_remedy_and_replaced(workers: Host
     assert list(workers.map(broken, [1])) == [1]
 
 
+def test_a_process_that_died_while_it_had_nothing_to_do_is_named_too(workers: HostWorkers) -> None:
+    assert list(workers.map(broken, [1, 1])) == [1, 1]
+    assert workers._pool is not None
+    for process in workers._pool._processes.values():
+        process.kill()
+        process.join(5)
+    with pytest.raises(RuntimeError, match=r'one of 2 processes .* died.*lower num_workers'):
+        list(workers.map(broken, [1]))
+    assert list(workers.map(broken, [1])) == [1]
+
+
 def test_no_processes_are_refused() -> None:
     with pytest.raises(ValueError, match='use 1 or more'):
         HostWorkers(0)
