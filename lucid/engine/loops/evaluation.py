@@ -131,11 +131,11 @@ def _run_ahead(loop: Any, mode: str) -> dict[str, Any]:
         for ((index, data), _), outputs in finished:
             loop.evaluator.process(data_samples=outputs, data_batch=data)
             runner.call_hook(f'after_{mode}_iter', batch_idx=index, data_batch=data, outputs=outputs)
+        metrics: dict[str, Any] = loop.evaluator.evaluate(len(loop.dataloader.dataset))
     except BaseException:
         if workers is not None:
             workers.close()  # what they have begun is for nobody
         raise
-    metrics: dict[str, Any] = loop.evaluator.evaluate(len(loop.dataloader.dataset))
     runner.call_hook(f'after_{mode}_epoch', metrics=metrics)
     runner.call_hook(f'after_{mode}')
     return metrics

@@ -197,6 +197,15 @@ def test_a_failure_of_the_host_stops_at_its_batch_and_hooks_undo(line_runner: Ca
     assert 'after 0' in model.events
 
 
+def test_a_failure_of_the_figures_ends_the_processes(line_runner: Callable[..., Runner]) -> None:
+    _, loop = in_parts(line_runner, num_workers=1)
+    loop.evaluator.metrics[0].compute_metrics = lambda _: 1 // 0
+    with pytest.raises(ZeroDivisionError):
+        loop.run()
+    assert loop.workers is not None
+    assert loop.workers._pool is None
+
+
 class Broken(DataLoader):
     """Gives two batches, then fails."""
 
