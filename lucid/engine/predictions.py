@@ -14,12 +14,18 @@ T = TypeVar('T')
 R = TypeVar('R')
 Run = Callable[..., Iterable[Any]]
 
+END: Any = object()
 SEAM = ('prepare', 'infer', 'select', 'place')
 ROUND = ('val_step', 'test_step', '_run_forward', 'forward', 'predict')
 
 
 def has_seam(model: nn.Module) -> bool:
-    """Whether a model predicts by ``prepare``, ``infer``, ``select`` and ``place``, and no subclass goes round them."""
+    """Whether a model predicts by ``prepare``, ``infer``, ``select`` and ``place``, and nothing goes round them.
+
+    A subclass may, and who took the calls of this one model: mmengine's ``compile``, or a hook on its forward.
+    """
+    if any(name in vars(model) for name in ROUND) or model._forward_hooks or model._forward_pre_hooks:
+        return False
     kind = type(model)
     if not isinstance(model, BaseModel) or not all(callable(getattr(kind, name, None)) for name in SEAM):
         return False
@@ -83,10 +89,10 @@ def behind(items: Iterable[T], start: Callable[[T], Callable[[], R]], *, depth: 
     iterator, failure = iter(items), None
     while True:
         try:
-            item = next(iterator)
+            item = next(iterator, END)
+            if item is END:
+                break
             waiting.append((item, start(item)))
-        except StopIteration:
-            break
         except Exception as error:  # noqa: BLE001 (raised below)
             failure = error
             break

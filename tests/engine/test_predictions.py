@@ -148,6 +148,23 @@ def test_only_a_model_that_predicts_in_these_parts_is_taken_apart() -> None:
     assert has_seam(OwnPart(num_classes=1))
 
 
+def test_a_model_whose_calls_somebody_took_is_not_taken_apart() -> None:
+    """As mmengine's ``compile`` does, or a forward hook, which would not run."""
+    for name in ('val_step', 'test_step', 'forward'):
+        model = detector('detect')
+        setattr(model, name, getattr(model, name))
+        assert not has_seam(model)
+        delattr(model, name)
+        assert has_seam(model)
+    for register in (model.register_forward_hook, model.register_forward_pre_hook):
+        hook = register(lambda *_: None)
+        assert not has_seam(model)
+        hook.remove()
+        assert has_seam(model)
+    model.infer = model.infer  # control: that is the seam itself, which a region takes
+    assert has_seam(model)
+
+
 def recorded(events: list[str], number: int) -> Callable[[], int]:
     events.append(f'start {number}')
 
@@ -192,6 +209,16 @@ def test_a_failure_comes_after_the_results_of_what_was_begun_before_it() -> None
     with pytest.raises(ArithmeticError):
         list(behind(range(4), start, depth=1))
     assert events == ['start 0', 'start 1', 'finish 0', 'finish 1']
+
+
+def test_a_start_that_ends_an_iteration_by_mistake_does_not_end_this_one() -> None:
+    def start(number: int) -> Callable[[], int]:
+        return partial(next, iter([number] if number < 2 else [])) if number != 2 else next(iter([]))
+
+    results = behind(range(4), start, depth=1)
+    assert [next(results), next(results)] == [(0, 0), (1, 1)]
+    with pytest.raises(RuntimeError, match='StopIteration'):
+        next(results)
 
 
 def test_an_item_that_cannot_be_finished_raises_in_its_turn() -> None:
