@@ -242,6 +242,14 @@ def test_a_loop_or_a_model_of_the_users_own_is_run_batch_by_batch(line_runner: C
     assert model.events[:6] == ['before 0', 'infer 0', 'select 0', 'process 0', 'after 0', 'before 1']
 
 
+def test_there_are_no_more_processes_than_processors(
+    line_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr('os.sched_getaffinity', lambda _: {0, 1, 2})
+    numbers = [in_parts(line_runner, num_workers=asked)[1].workers.number for asked in (2, 8)]
+    assert numbers == [2, 3]
+
+
 def test_a_negative_number_of_processes_is_refused(line_runner: Callable[..., Runner]) -> None:
     with pytest.raises(ValueError, match='num_workers=-1 of ValLoop; use 0 or more'):
         in_parts(line_runner, num_workers=-1)
