@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import torch
@@ -48,7 +48,6 @@ class Predictor:
 
     def __init__(self, model: Any, *, run: Run = map) -> None:
         self._model, self._run = model, run
-        self._stream: Any = None
 
     @torch.no_grad()
     def launch(self, data: Any) -> Callable[[], Iterator[dict[str, Any]]]:
@@ -63,20 +62,25 @@ class Predictor:
     @torch.no_grad()
     def _finish(self, inferred: Any, metas: Any, device: torch.device, event: Any) -> Iterator[dict[str, Any]]:
         if event is None:
-            selected = self._model.select(inferred)
+            selected = tree_map_only(Tensor, Tensor.cpu, self._model.select(inferred))  # no copy of what is there
         else:
-            if self._stream is None:
-                self._stream = torch.cuda.Stream(device)
-            with torch.cuda.stream(self._stream):
-                self._stream.wait_event(event)
+            stream = _reading_stream(device)
+            with torch.cuda.stream(stream):
+                stream.wait_event(event)
                 # Into pinned memory; what is copied stays alive until the stream has been waited for.
                 rows = self._model.select(inferred)
                 selected = tree_map_only(Tensor, lambda tensor: tensor.to('cpu', non_blocking=True), rows)
-            self._stream.synchronize()
+            stream.synchronize()
             del rows
         assert all(leaf.device.type == 'cpu' for leaf in tree_leaves(selected) if isinstance(leaf, Tensor))
         found: Iterator[dict[str, Any]] = self._model.place(selected, metas, run=self._run)
         return found
+
+
+@cache
+def _reading_stream(device: torch.device) -> Any:
+    """The stream on which predictions are read; one for all, because memory that a stream has freed stays its own."""
+    return torch.cuda.Stream(device)
 
 
 def behind(items: Iterable[T], start: Callable[[T], Callable[[], R]], *, depth: int) -> Iterator[tuple[T, R]]:

@@ -262,3 +262,19 @@ def test_a_batch_is_read_while_the_device_works_on_what_came_after(task: str) ->
     assert same(expected, list(finish()))
     assert not later.query()
     torch.cuda.synchronize()
+
+
+@pytest.mark.cuda
+def test_each_validation_reads_on_the_stream_of_the_one_before() -> None:
+    model, streams = detector('detect').cuda(), set[int]()
+    select = model.select
+
+    def noted(inferred: Any) -> Any:
+        streams.add(torch.cuda.current_stream().cuda_stream)
+        return select(inferred)
+
+    model.select = noted
+    for _ in range(3):
+        list(Predictor(model).launch(batch(0))())
+    assert len(streams) == 1
+    assert streams != {torch.cuda.current_stream().cuda_stream}
