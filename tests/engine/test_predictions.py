@@ -60,8 +60,8 @@ def test_both_parts_give_what_val_step_gives_however_late_they_are_taken(task: s
 
 
 @pytest.mark.parametrize('task', ['segment', 'oriented'])
-def test_other_processes_give_the_same_in_order(task: str) -> None:
-    model, workers = detector(task), HostWorkers(2)
+def test_other_processes_give_the_same_in_order(task: str, device: torch.device) -> None:
+    model, workers = detector(task).to(device), HostWorkers(2)
     expected = [list(Predictor(model).launch(batch(seed, 3))()) for seed in range(2)]
     predictor = Predictor(model, run=workers.map)
     found = [list(iterator) for iterator in [predictor.launch(batch(seed, 3))() for seed in range(2)]]
