@@ -110,6 +110,7 @@ CLAIMS: Mapping[str, Claim] = {
         (
             'tests/apis/test_train_captured.py',
             'tests/capture/test_eval_region.py',
+            'tests/capture/test_step_region.py',
             'tests/engine/hooks/test_capture_evaluation.py',
             'tests/engine/test_predictions.py',
         ),

@@ -86,6 +86,8 @@ def train(cfg: Config, *, resume: bool | str | Path = False, overwrite: bool = F
             for loop in (runner.train_loop, runner.val_loop):
                 if loop is not None:
                     close_workers(loop.dataloader)
+                if (workers := getattr(loop, 'workers', None)) is not None:
+                    workers.close()
     return runner
 
 

@@ -4,11 +4,9 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import partial
 from typing import Any
 
 import cv2
@@ -25,7 +23,8 @@ class HostWorkers:
 
     Processes, not threads: this work is Python's, and would take the interpreter's lock from whoever launches kernels.
     They start at the first use, in the way of the data loader's workers (``multiprocessing``'s start method), and leave
-    an interrupt to the main process. Tensors in results come back as tensors of the caller's own.
+    an interrupt, and a SIGTERM that others sent, to the main process. Tensors in results come back as tensors of the
+    caller's own.
 
     Args:
         number: Of processes.
@@ -45,7 +44,7 @@ class HostWorkers:
 
         Args:
             function: At the top level of a module, as are its arguments' classes.
-            iterables: As long as each other; of arrays and plain values.
+            *iterables: As long as each other; of arrays and plain values.
 
         Returns:
             An iterator, to be used once. It raises what ``function`` raised, and RuntimeError where a process died;
@@ -53,9 +52,14 @@ class HostWorkers:
         """
         if self._pool is None:
             context = multiprocessing.get_context()
-            self._pool = ProcessPoolExecutor(self.number, mp_context=context, initializer=_begin)
+            self._pool = ProcessPoolExecutor(
+                self.number, mp_context=context, initializer=_begin, initargs=(os.getpid(),)
+            )
         pool = self._pool
-        futures = [pool.submit(_call, function, items) for items in zip(*iterables, strict=True)]
+        try:
+            futures = [pool.submit(_call, function, items) for items in zip(*iterables, strict=True)]
+        except BrokenProcessPool as error:  # since the last use
+            raise self._died() from error
         return self._results(futures)
 
     def close(self) -> None:
@@ -69,14 +73,17 @@ class HostWorkers:
             for future in futures:
                 yield tree_map_only(_Sent, _Sent.tensor, future.result())
         except BrokenProcessPool as error:
-            self.close()
-            raise RuntimeError(
-                f'one of {self.number} processes that finish predictions died, for want of memory perhaps; '
-                'lower num_workers of the loop (val_cfg, test_cfg), or set it to 0'
-            ) from error
+            raise self._died() from error
         finally:
             for future in futures:
                 future.cancel()
+
+    def _died(self) -> RuntimeError:
+        self.close()
+        return RuntimeError(
+            f'one of {self.number} processes that finish predictions died, for want of memory perhaps; '
+            'lower num_workers of the loop (val_cfg, test_cfg), or set it to 0'
+        )
 
 
 class _Sent:
@@ -93,15 +100,20 @@ def _call(function: Callable[..., Any], items: tuple[Any, ...]) -> Any:
     return tree_map_only(Tensor, _Sent, function(*items))
 
 
-def _begin() -> None:
-    """Prepare a process: one thread, no interrupts, and an end when the main process is gone."""
+def _begin(main: int) -> None:
+    """Prepare a process: one thread, signals left to process ``main``, and an end when that is gone or says so."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A SIGTERM to the whole group is the main process's too; one from it alone ends this one. Not by a handler: a fork
+    # has that of the main process, which may only ask a training to stop.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
-    threading.Thread(target=partial(_end_with, os.getppid()), daemon=True).start()
+    threading.Thread(target=_end_with, args=(main, os.getppid()), daemon=True).start()
 
 
-def _end_with(parent: int) -> None:
+def _end_with(main: int, parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(ORPHAN_CHECK)
+        received = signal.sigtimedwait({signal.SIGTERM}, ORPHAN_CHECK)
+        if received is not None and received.si_pid == main:
+            break
     os._exit(1)

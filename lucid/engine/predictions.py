@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import torch
@@ -14,12 +14,18 @@ T = TypeVar('T')
 R = TypeVar('R')
 Run = Callable[..., Iterable[Any]]
 
+END: Any = object()
 SEAM = ('prepare', 'infer', 'select', 'place')
 ROUND = ('val_step', 'test_step', '_run_forward', 'forward', 'predict')
 
 
 def has_seam(model: nn.Module) -> bool:
-    """Whether a model predicts by ``prepare``, ``infer``, ``select`` and ``place``, and no subclass goes round them."""
+    """Whether a model predicts by ``prepare``, ``infer``, ``select`` and ``place``, and nothing goes round them.
+
+    A subclass may, and who took the calls of this one model: mmengine's ``compile``, or a hook on its forward.
+    """
+    if any(name in vars(model) for name in ROUND) or model._forward_hooks or model._forward_pre_hooks:
+        return False
     kind = type(model)
     if not isinstance(model, BaseModel) or not all(callable(getattr(kind, name, None)) for name in SEAM):
         return False
@@ -42,7 +48,6 @@ class Predictor:
 
     def __init__(self, model: Any, *, run: Run = map) -> None:
         self._model, self._run = model, run
-        self._stream: Any = None
 
     @torch.no_grad()
     def launch(self, data: Any) -> Callable[[], Iterator[dict[str, Any]]]:
@@ -57,20 +62,25 @@ class Predictor:
     @torch.no_grad()
     def _finish(self, inferred: Any, metas: Any, device: torch.device, event: Any) -> Iterator[dict[str, Any]]:
         if event is None:
-            selected = self._model.select(inferred)
+            selected = tree_map_only(Tensor, Tensor.cpu, self._model.select(inferred))  # no copy of what is there
         else:
-            if self._stream is None:
-                self._stream = torch.cuda.Stream(device)
-            with torch.cuda.stream(self._stream):
-                self._stream.wait_event(event)
+            stream = _reading_stream(device)
+            with torch.cuda.stream(stream):
+                stream.wait_event(event)
                 # Into pinned memory; what is copied stays alive until the stream has been waited for.
                 rows = self._model.select(inferred)
                 selected = tree_map_only(Tensor, lambda tensor: tensor.to('cpu', non_blocking=True), rows)
-            self._stream.synchronize()
+            stream.synchronize()
             del rows
         assert all(leaf.device.type == 'cpu' for leaf in tree_leaves(selected) if isinstance(leaf, Tensor))
         found: Iterator[dict[str, Any]] = self._model.place(selected, metas, run=self._run)
         return found
+
+
+@cache
+def _reading_stream(device: torch.device) -> Any:
+    """The stream on which predictions are read; one for all, because memory that a stream has freed stays its own."""
+    return torch.cuda.Stream(device)
 
 
 def behind(items: Iterable[T], start: Callable[[T], Callable[[], R]], *, depth: int) -> Iterator[tuple[T, R]]:
@@ -83,10 +93,10 @@ def behind(items: Iterable[T], start: Callable[[T], Callable[[], R]], *, depth: 
     iterator, failure = iter(items), None
     while True:
         try:
-            item = next(iterator)
+            item = next(iterator, END)
+            if item is END:
+                break
             waiting.append((item, start(item)))
-        except StopIteration:
-            break
         except Exception as error:  # noqa: BLE001 (raised below)
             failure = error
             break

@@ -83,6 +83,14 @@ def test_a_tiny_config_trains_validates_and_leaves_what_the_readme_lists(tiny: M
     assert resolved.to_dict() == runner.cfg.to_dict()
 
 
+def test_the_processes_of_validations_end_with_the_training(tiny: Make) -> None:
+    runner = train(tiny(train_cfg__max_epochs=1, val_cfg__num_workers=1))
+    workers = runner.val_loop.workers
+    assert workers.number == 1
+    assert workers._pool is None
+    assert all(metric.run == workers.map for metric in runner.val_loop.evaluator.metrics)  # control: they were its
+
+
 def test_the_config_that_was_passed_in_stays_as_it_was(tiny: Make) -> None:
     cfg = tiny(train_cfg__max_epochs=1)
     before = cfg.to_dict()

@@ -10,12 +10,14 @@ from torch import nn
 from lucid.capture import (
     AccumulationTable,
     CaptureError,
+    EvalRegion,
     GuardError,
     Parts,
     Policy,
     Reason,
     StepRegion,
     TargetError,
+    activate_together,
     training_values,
 )
 from lucid.capture import step as step_module
@@ -187,6 +189,42 @@ def test_epochs_that_end_in_a_batch_of_one_image_with_validation_between_them_eq
         assert not region.routes.retired
         assert region.routes.captures == (2 if policy == 'capture' else 1)
         assert {reason for reason, _ in region.routes.eager} <= {Reason.NEW_SIGNATURE}
+
+
+@pytest.mark.parametrize('dtype', [None, 'float16'])
+@pytest.mark.parametrize('first', ['evaluation', 'training'])
+def test_replayed_evaluations_inside_and_between_windows_in_one_memory_equal_eager(graph, kit, first, dtype):
+    """Windows of two; the averaged weights are evaluated after each micro-batch, and in one case before all of them."""
+    reference, candidate = kit.pair(graph, Stepped(kit.Detector()))
+    batches = kit.images(8, size=32)
+
+    def evaluate(side, images):
+        side.model.eval()
+        side.ema.swap()
+        with torch.no_grad():
+            found = side.model.detector.network(images.to(graph.device))
+        side.ema.swap()
+        side.model.train()
+        return {f'evaluation.{i}': value for i, value in enumerate(found)}
+
+    def run(side):
+        values = [evaluate(side, batches[0])] if first == 'evaluation' else []
+        return values + [side.micro_step(images) | evaluate(side, images) for images in batches]
+
+    options = {'dtype': dtype, 'init_scale': 2.0**24, 'growth_interval': 3} if dtype else {}
+    expected = run(Side(reference, accumulate=2, **options))
+    side, regions = Side(candidate, accumulate=2, **options), [StepRegion(), EvalRegion('detector.network')]
+    if graph.captures:
+        activate_together(regions, candidate, parts=Parts(memory=lambda _: graph.memory()))
+        graph.regions += reversed(regions)
+    found = kit.difference(expected, run(side))
+    assert found is None, str(found)
+    graph.replays(regions[0], 8)
+    graph.replays(regions[1], 8 + (first == 'evaluation'))
+    if graph.captures:
+        assert regions[0]._pool.memory is regions[1]._pool.memory
+        assert [region.routes.captures for region in regions] == [1, 1]
+        assert not any(region.routes.retired for region in regions)
 
 
 @pytest.mark.parametrize('accumulate', [1, 2])

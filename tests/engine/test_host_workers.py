@@ -1,6 +1,7 @@
 import os
 import signal
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,11 @@ def killed(number: int) -> None:
 
 def interrupted(number: int) -> int:
     os.kill(os.getpid(), signal.SIGINT)
+    return number
+
+
+def terminated(number: int) -> int:
+    os.kill(os.getpid(), signal.SIGTERM)
     return number
 
 
@@ -68,9 +74,46 @@ def test_an_interrupt_is_the_main_processes(workers: HostWorkers) -> None:
     assert list(workers.map(interrupted, [1, 2])) == [1, 2]
 
 
+@pytest.fixture
+def deaf() -> Iterator[list[int]]:
+    """A main process with a handler of its own, as training has; what it hears."""
+    heard: list[int] = []
+    kept = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    yield heard
+    signal.signal(signal.SIGTERM, kept)
+
+
+def test_a_termination_of_all_processes_is_the_main_ones(workers: HostWorkers, deaf: list[int]) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    assert list(workers.map(terminated, [1, 2])) == [1, 2]
+
+
+def test_a_termination_by_the_main_process_ends_one_whatever_handler_that_has(
+    workers: HostWorkers, deaf: list[int]
+) -> None:
+    assert list(workers.map(broken, [1, 1])) == [1, 1]
+    assert workers._pool is not None
+    process = next(iter(workers._pool._processes.values()))
+    process.terminate()
+    process.join(5)
+    assert not process.is_alive()
+    assert deaf == []
+
+
 def test_a_process_that_dies_is_named_with_the_remedy_and_replaced(workers: HostWorkers) -> None:
     with pytest.raises(RuntimeError, match=r'one of 2 processes .* died.*lower num_workers'):
         list(workers.map(killed, [1]))
+    assert list(workers.map(broken, [1])) == [1]
+
+
+def test_a_process_that_died_while_it_had_nothing_to_do_is_named_too(workers: HostWorkers) -> None:
+    assert list(workers.map(broken, [1, 1])) == [1, 1]
+    assert workers._pool is not None
+    for process in workers._pool._processes.values():
+        process.kill()
+        process.join(5)
+    with pytest.raises(RuntimeError, match=r'one of 2 processes .* died.*lower num_workers'):
+        list(workers.map(broken, [1]))
     assert list(workers.map(broken, [1])) == [1]
 
 

@@ -60,8 +60,8 @@ def test_both_parts_give_what_val_step_gives_however_late_they_are_taken(task: s
 
 
 @pytest.mark.parametrize('task', ['segment', 'oriented'])
-def test_other_processes_give_the_same_in_order(task: str) -> None:
-    model, workers = detector(task), HostWorkers(2)
+def test_other_processes_give_the_same_in_order(task: str, device: torch.device) -> None:
+    model, workers = detector(task).to(device), HostWorkers(2)
     expected = [list(Predictor(model).launch(batch(seed, 3))()) for seed in range(2)]
     predictor = Predictor(model, run=workers.map)
     found = [list(iterator) for iterator in [predictor.launch(batch(seed, 3))() for seed in range(2)]]
@@ -148,6 +148,23 @@ def test_only_a_model_that_predicts_in_these_parts_is_taken_apart() -> None:
     assert has_seam(OwnPart(num_classes=1))
 
 
+def test_a_model_whose_calls_somebody_took_is_not_taken_apart() -> None:
+    """As mmengine's ``compile`` does, or a forward hook, which would not run."""
+    for name in ('val_step', 'test_step', 'forward'):
+        model = detector('detect')
+        setattr(model, name, getattr(model, name))
+        assert not has_seam(model)
+        delattr(model, name)
+        assert has_seam(model)
+    for register in (model.register_forward_hook, model.register_forward_pre_hook):
+        hook = register(lambda *_: None)
+        assert not has_seam(model)
+        hook.remove()
+        assert has_seam(model)
+    model.infer = model.infer  # control: that is the seam itself, which a region takes
+    assert has_seam(model)
+
+
 def recorded(events: list[str], number: int) -> Callable[[], int]:
     events.append(f'start {number}')
 
@@ -194,6 +211,16 @@ def test_a_failure_comes_after_the_results_of_what_was_begun_before_it() -> None
     assert events == ['start 0', 'start 1', 'finish 0', 'finish 1']
 
 
+def test_a_start_that_ends_an_iteration_by_mistake_does_not_end_this_one() -> None:
+    def start(number: int) -> Callable[[], int]:
+        return partial(next, iter([number] if number < 2 else [])) if number != 2 else next(iter([]))
+
+    results = behind(range(4), start, depth=1)
+    assert [next(results), next(results)] == [(0, 0), (1, 1)]
+    with pytest.raises(RuntimeError, match='StopIteration'):
+        next(results)
+
+
 def test_an_item_that_cannot_be_finished_raises_in_its_turn() -> None:
     results = behind(range(5), lambda number: lambda: 1 // (2 - number), depth=1)
     assert [next(results)[0], next(results)[0]] == [0, 1]
@@ -235,3 +262,19 @@ def test_a_batch_is_read_while_the_device_works_on_what_came_after(task: str) ->
     assert same(expected, list(finish()))
     assert not later.query()
     torch.cuda.synchronize()
+
+
+@pytest.mark.cuda
+def test_each_validation_reads_on_the_stream_of_the_one_before() -> None:
+    model, streams = detector('detect').cuda(), set[int]()
+    select = model.select
+
+    def noted(inferred: Any) -> Any:
+        streams.add(torch.cuda.current_stream().cuda_stream)
+        return select(inferred)
+
+    model.select = noted
+    for _ in range(3):
+        list(Predictor(model).launch(batch(0))())
+    assert len(streams) == 1
+    assert streams != {torch.cuda.current_stream().cuda_stream}

@@ -35,8 +35,8 @@ class VisualizationHook(Hook):
         val_images: Validation images drawn, the first ones of the set.
         interval: Validations from one picture to the next.
         time_share: Share of the time since the first validation that drawing validations may take, above 0 to 1: where
-            they follow each other faster, some are left out. The first and the last of a training are drawn. None does
-            not limit.
+            they follow each other faster, some are left out. The first is drawn, and the last of a training that
+            runs to its end; one that stops early does not know its last in time. None does not limit.
         keep: Validations whose pictures stay, the newest; with a new one, those of later epochs go too: they are of a
             run that this one replaces.
         test_dir: Folder for the pictures of a test; None draws none.

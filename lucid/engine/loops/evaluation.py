@@ -1,5 +1,6 @@
 """Validation and test, which leave the model as they found it, however they end."""
 
+import os
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,8 +36,8 @@ class ValLoop(BaseValLoop):
         runner: Whose model is evaluated.
         dataloader: Or its config.
         evaluator: Or its config, or that of its metrics.
-        num_workers: Processes for what the host does with predictions, and for metrics that have a ``run``; 0 does it
-            here. It pays for masks, for rotated boxes, and for thousands of images.
+        num_workers: Processes for what the host does with predictions, and for metrics that have a ``run``, no more
+            than there are processors; 0 does it here. It pays for masks, rotated boxes, and thousands of images.
 
     Raises:
         ValueError: A metric's path is unknown, or ``num_workers`` is negative.
@@ -102,7 +103,8 @@ def _workers(loop: Any, number: int) -> HostWorkers | None:
         raise ValueError(f'num_workers={number} of {type(loop).__name__}; use 0 or more')
     if not number:
         return None
-    workers = HostWorkers(number)
+    # Results do not depend on it, so a config may ask for more than this machine has, as of the data loader.
+    workers = HostWorkers(min(number, len(os.sched_getaffinity(0))))
     weakref.finalize(loop, workers.close)
     for metric in loop.evaluator.metrics:
         if hasattr(metric, 'run'):
@@ -131,11 +133,11 @@ def _run_ahead(loop: Any, mode: str) -> dict[str, Any]:
         for ((index, data), _), outputs in finished:
             loop.evaluator.process(data_samples=outputs, data_batch=data)
             runner.call_hook(f'after_{mode}_iter', batch_idx=index, data_batch=data, outputs=outputs)
+        metrics: dict[str, Any] = loop.evaluator.evaluate(len(loop.dataloader.dataset))
     except BaseException:
         if workers is not None:
             workers.close()  # what they have begun is for nobody
         raise
-    metrics: dict[str, Any] = loop.evaluator.evaluate(len(loop.dataloader.dataset))
     runner.call_hook(f'after_{mode}_epoch', metrics=metrics)
     runner.call_hook(f'after_{mode}')
     return metrics

@@ -197,6 +197,15 @@ def test_a_failure_of_the_host_stops_at_its_batch_and_hooks_undo(line_runner: Ca
     assert 'after 0' in model.events
 
 
+def test_a_failure_of_the_figures_ends_the_processes(line_runner: Callable[..., Runner]) -> None:
+    _, loop = in_parts(line_runner, num_workers=1)
+    loop.evaluator.metrics[0].compute_metrics = lambda _: 1 // 0
+    with pytest.raises(ZeroDivisionError):
+        loop.run()
+    assert loop.workers is not None
+    assert loop.workers._pool is None
+
+
 class Broken(DataLoader):
     """Gives two batches, then fails."""
 
@@ -231,6 +240,14 @@ def test_a_loop_or_a_model_of_the_users_own_is_run_batch_by_batch(line_runner: C
     loop.__class__ = OwnLoop
     assert loop.run() == {'toy/sum': 15.0}
     assert model.events[:6] == ['before 0', 'infer 0', 'select 0', 'process 0', 'after 0', 'before 1']
+
+
+def test_there_are_no_more_processes_than_processors(
+    line_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr('os.sched_getaffinity', lambda _: {0, 1, 2})
+    numbers = [in_parts(line_runner, num_workers=asked)[1].workers.number for asked in (2, 8)]
+    assert numbers == [2, 3]
 
 
 def test_a_negative_number_of_processes_is_refused(line_runner: Callable[..., Runner]) -> None:
