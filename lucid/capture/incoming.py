@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lucid.capture.layout import Layout, dense_strides, layout_of, place, shift_of, span
+from lucid.capture.layout import Layout, alignment_of, dense_strides, layout_of, place, span
 
 # Relearning for ever would spend the run on capturing; a backward that a recording cannot serve runs eager instead.
 MAX_LEARNED = 3
@@ -28,7 +28,7 @@ class IncomingGradients:
         self._given: list[Layout] | None = None
         self._num_learned = 0
         self._spans: list[Tensor | None] = []  # of those buffers that are not dense
-        self._checked: list[tuple[int, Layout]] = []
+        self._checked: list[tuple[int, tuple[int, ...], int, int]] = []  # position, strides, alignment, bytes past it
         self.fitted = False  # at least once
         self._last: list[Layout] | None = None  # what came and did not fit, with nothing that fitted since
 
@@ -45,7 +45,11 @@ class IncomingGradients:
             self.buffers = [place(like, layout) for like, layout in zip(likes, self._given, strict=True)]
         self._spans = [None if b.stride() == dense_strides(b) else span(b) for b in self.buffers]
         if self.matter:  # the layout of one element says nothing
-            self._checked = [(i, layout_of(buffer)) for i, buffer in enumerate(self.buffers) if buffer.numel() > 1]
+            self._checked = [
+                (i, buffer.stride(), alignment_of(buffer), buffer.data_ptr() % alignment_of(buffer))
+                for i, buffer in enumerate(self.buffers)
+                if buffer.numel() > 1
+            ]
 
     @property
     def may_differ(self) -> bool:
@@ -54,9 +58,9 @@ class IncomingGradients:
 
     def fit(self, grads: Sequence[Tensor | None]) -> bool:
         """Whether ``grads``, one for each buffer, come in the layouts of the buffers; None fits."""
-        for i, (strides, shift) in self._checked:
+        for i, strides, alignment, past in self._checked:
             grad = grads[i]
-            if grad is not None and (grad.stride() != strides or shift_of(grad) != shift):
+            if grad is not None and (grad.stride() != strides or grad.data_ptr() % alignment != past):
                 return False
         self.fitted, self._last = True, None
         return True

@@ -23,16 +23,20 @@ def layout_of(tensor: Tensor) -> Layout:
     return Layout(tensor.stride(), shift_of(tensor))
 
 
-def shift_of(tensor: Tensor) -> int:
-    """Elements past an aligned address, 0 where no kernel's sum depends on it.
+def alignment_of(tensor: Tensor) -> int:
+    """Bytes that an address must be a multiple of for the sum of a kernel not to depend on it.
 
     A reduction that loads vectors adds what comes before the first aligned one by itself. A vector has 16 bytes, of
     float64 32. Integers add up to the same in any order.
     """
     if not tensor.is_floating_point():
-        return 0
-    size = tensor.element_size()
-    return tensor.data_ptr() % (32 if size == 8 else 16) // size
+        return 1
+    return 32 if tensor.dtype == torch.float64 else 16
+
+
+def shift_of(tensor: Tensor) -> int:
+    """Elements past an aligned address."""
+    return tensor.data_ptr() % alignment_of(tensor) // tensor.element_size()
 
 
 def dense_strides(tensor: Tensor) -> tuple[int, ...]:
