@@ -202,19 +202,20 @@ def test_layouts_that_come_and_go_do_not_spend_the_run_on_capturing(graph):
 
 
 class Shared(nn.Module):
-    """Two outputs, one of which the other is made from, and a gradient that autograd takes from what it saved."""
+    """Two outputs, one of which the other is made from, and a parameter whose gradient is what autograd saved."""
 
     def __init__(self):
         super().__init__()
         self.conv = nn.Conv2d(4, 4, 3, padding=1)
+        self.scale = nn.Parameter(torch.rand(2, 4, 8, 9))
 
     def forward(self, x):
-        y = self.conv(x)
-        return y, Probe.apply(Saved.apply(y, x))
+        y = Probe.apply(self.conv(x))
+        return y, Saved.apply(y, self.scale)
 
 
 class Saved(torch.autograd.Function):
-    """``x * y`` whose gradients are saved tensors where one comes in as ones."""
+    """``x * y`` for a gradient of ones: its own are the saved tensors."""
 
     @staticmethod
     def forward(ctx, x, y):
@@ -228,21 +229,24 @@ class Saved(torch.autograd.Function):
 
 
 @pytest.mark.parametrize('read', [(1,), (0, 1)])
-def test_gradients_of_an_eager_backward_own_their_memory_and_follow_the_outputs_that_were_read(graph, read):
+@pytest.mark.parametrize('expanded', [(0, 1, 2, 3), (2,)])
+def test_gradients_of_an_eager_backward_own_their_memory_and_follow_the_outputs_that_were_read(graph, read, expanded):
     results = []
     reference, candidate = two(graph, Shared)
     region = graph.capture(candidate)
     for model in (reference, candidate):
         kept = []
-        for x in batches(graph):
+        for i, x in enumerate(batches(graph)):
             x = x.clone().requires_grad_()
             outputs = model['network'](x)
-            kept.append(torch.autograd.grad(sum(outputs[i].sum() for i in read), [x, *model.parameters()]))
-        results.append([grad for grads in kept for grad in grads])
-    assert same(*results)
+            ones = torch.ones(2, 4, 8, 9, device=graph.device)
+            loss = sum((outputs[j] if i in expanded else outputs[j] * ones).sum() for j in read)
+            kept += torch.autograd.grad(loss, [x, *model.parameters()])
+        results.append(kept)
     graph.replays(region, 4)
     if graph.captures:
         assert region.routes.eager_backwards == {AS_RECORDED: 1}
+    assert same(*results)
 
 
 def test_what_gave_its_activations_up_for_another_recording_refuses_an_odd_gradient_by_name(captured):
@@ -259,8 +263,8 @@ def test_what_no_gradient_has_fitted_yet_keeps_its_activations(graph):
     reference, candidate = two(graph)
     graph.capture(candidate, on_new_signature='capture')
     x = batches(graph)[0]
-    candidate['network'](x)
-    candidate['network'](x[:1])
+    for batch in (x, x[:1]):
+        candidate['network'](batch.detach().requires_grad_())
     for batch in (x, x[:1], x, x[:1]):
         assert same(*(step(model, batch, LOSSES['expanded'][0])[0] for model in (reference, candidate)))
 
