@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lucid.capture.gradients import ALIGNMENT, dense_strides
+from lucid.capture.gradients import ALIGNMENT
+from lucid.capture.layout import dense_strides
 
 _grad: Any = attrgetter('grad')
 

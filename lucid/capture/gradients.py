@@ -6,6 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lucid.capture.layout import dense_strides, extent, is_plain, shift_of, span
+
 # Bytes: fused optimizers take a slower path on less than 16, or 32 for float64. Vectors, which are most of a network's
 # parameters, are split off in one call, where every padding is a piece too.
 ALIGNMENT, VECTOR_ALIGNMENT = 512, 32
@@ -39,7 +41,11 @@ class _Group(NamedTuple):
 
 
 class FlatGradients:
-    """Gradients packed into one static flat buffer per group of (parameters or inputs, vectors or not, dtype)."""
+    """Gradients packed into one static flat buffer per group of (parameters or inputs, vectors or not, dtype).
+
+    Those of inputs keep their layout, holes and overlap included: what is outside reads them as it would in eager. Of a
+    parameter's gradient autograd itself makes the layout of the parameter.
+    """
 
     def __init__(self, num_inputs: int) -> None:
         self.num_inputs = num_inputs
@@ -59,25 +65,32 @@ class FlatGradients:
             if grad is None:
                 slots.append(None)
                 continue
-            is_vector = grad.ndim == 1
-            flat = groups.setdefault((i < self.num_inputs, is_vector, grad.dtype), len(groups))
+            is_input = i < self.num_inputs
+            exact = is_input and not is_plain(grad)
+            is_vector = grad.ndim == 1 and not exact
+            flat = groups.setdefault((is_input, is_vector, grad.dtype), len(groups))
             if flat == len(lengths):
                 lengths.append(0)
                 likes.append(grad)
                 pieces.append([])
             piece = len(pieces[flat]) if is_vector else -1
-            slots.append(Slot(flat, tuple(grad.shape), dense_strides(grad), lengths[flat], piece))
+            size, shift = tuple(grad.shape), shift_of(grad) if exact else 0
+            stride = grad.stride() if exact else dense_strides(grad)
+            slots.append(Slot(flat, size, stride, lengths[flat] + shift, piece))
             step = (VECTOR_ALIGNMENT if is_vector else ALIGNMENT) // grad.element_size()
-            padding = -grad.numel() % step
-            lengths[flat] += grad.numel() + padding
+            length = shift + extent(size, stride)
+            padding = -length % step
+            lengths[flat] += length + padding
             if is_vector:
                 pieces[flat] += [grad.numel(), padding] if padding else [grad.numel()]
         flats = [like.new_empty(length) for like, length in zip(likes, lengths, strict=True)]
         present = [
-            (slot, grad) for slot, grad in zip(slots, grads, strict=True) if slot is not None and grad is not None
+            _pair(flats[slot.flat], slot, grad)
+            for slot, grad in zip(slots, grads, strict=True)
+            if slot is not None and grad is not None
         ]
         if present:
-            torch._foreach_copy_([_view(flats[s.flat], s) for s, _ in present], [g for _, g in present])
+            torch._foreach_copy_([view for view, _ in present], [grad for _, grad in present])
         self.slots, self._pieces = slots, pieces
         return flats
 
@@ -117,21 +130,7 @@ class FlatGradients:
         return [(flat.data_ptr(), flat.data_ptr() + flat.nbytes) for flat in self.flats]
 
 
-def _view(flat: Tensor, slot: Slot) -> Tensor:
-    return flat.as_strided(slot.size, slot.stride, slot.offset)
-
-
-def dense_strides(tensor: Tensor) -> tuple[int, ...]:
-    """The tensor's strides if it fills its memory without holes or overlap, else contiguous ones."""
-    expected = 1
-    for stride, size in sorted((stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
-        if size != 1:
-            if stride != expected:
-                break
-            expected *= size
-    else:
-        return tensor.stride()
-    strides = [1]
-    for size in reversed(tensor.shape[1:]):
-        strides.append(strides[-1] * max(size, 1))
-    return tuple(reversed(strides))
+def _pair(flat: Tensor, slot: Slot, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Where a gradient is copied to and what is copied; of one that is not dense, all from its first element on."""
+    view = flat.as_strided(slot.size, slot.stride, slot.offset)
+    return (view, grad) if slot.stride == dense_strides(grad) else (span(view), span(grad))

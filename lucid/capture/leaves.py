@@ -1,12 +1,16 @@
 """The autograd leaves of a recording: stand-ins for the parameters, and what a backward from an output reaches."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from lucid.capture.errors import RecordingError
+from lucid.capture.graph import was_caching
+from lucid.capture.operators import storage_id
 
 
 class StandIns:
@@ -54,6 +58,19 @@ class StandIns:
     def is_stand_in(self, leaf: Tensor) -> bool:
         """Whether ``leaf`` stands in for a parameter."""
         return id(leaf) in self._by_id
+
+    def check(self, leaf: Tensor, num_uses: int, inputs: Sequence[Tensor]) -> None:
+        """Raise RecordingError for a leaf that is neither a stand-in nor one of ``inputs``, or that autocast caches."""
+        is_parameter = self.is_stand_in(leaf)
+        if not is_parameter and not any(leaf is tensor for tensor in inputs):
+            raise self.refuse(leaf)
+        cached = torch.is_autocast_enabled(leaf.device.type) and was_caching()
+        if cached and num_uses > 1 and is_parameter:
+            raise RecordingError(
+                f'a parameter of shape {tuple(leaf.shape)} is used {num_uses} times under the weight cache of '
+                'autocast, which adds its gradients in low precision',
+                'build autocast with cache_enabled=False',
+            )
 
     def refuse(self, leaf: Tensor) -> RecordingError:
         """The error for a leaf that is neither a stand-in nor an input."""
@@ -117,3 +134,16 @@ def leaves_of(outputs: Iterable[Tensor]) -> dict[int, tuple[Tensor, int]]:
                 seen.add(node)
                 stack.append(node)
     return uses
+
+
+def saved_by(run: Callable[[], object], parameters: list[nn.Parameter]) -> list[nn.Parameter]:
+    """Those of ``parameters`` whose memory autograd saves in ``run``; all where ``torch.func`` lets nobody watch."""
+    memory = set[int]()
+    with contextlib.suppress(RuntimeError), saved_tensors_hooks(lambda t: memory.add(storage_id(t)), _unasked):
+        run()
+        return [parameter for parameter in parameters if storage_id(parameter) in memory]
+    return parameters
+
+
+def _unasked(_: Any) -> Any:
+    raise AssertionError('what was saved is never asked for')

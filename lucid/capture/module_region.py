@@ -1,5 +1,6 @@
 """Regions of one module: the network, a head, the loss, any path."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,8 @@ from lucid.capture.recording import Recording
 from lucid.capture.region import Region, Served
 from lucid.capture.signature import Signature
 from lucid.capture.target import held_outside
+
+logger = logging.getLogger(__name__)
 
 
 class ModuleRegion(Region):
@@ -68,10 +71,23 @@ class ModuleRegion(Region):
         return self._plain(*args, **kwargs)
 
     def _record(self, module: nn.Module, leaves: list[Any], signature: Signature, pool: Pool) -> Recording:
+        outgrown = next((recording for recording in pool.recordings if recording.signature == signature), None)
+        for other in pool.recordings:
+            other.give_up_graph()
+        if outgrown is not None:
+            self.routes.retired['the strides of the gradients that came in'] += 1
+            pool.remove(outgrown)
         recording = self._parts.recording(module, leaves, signature, pool)
+        if outgrown is not None:
+            recording.incoming.follow(outgrown.incoming)
+        recording.on_eager_backward = self._count_eager_backward
         recording.node.outside = self._outside
         recording.call = self._plain
         return recording
+
+    def _count_eager_backward(self, reason: str) -> None:
+        if self.routes.count_eager_backward(reason):
+            logger.info('%s runs a backward eager: %s', self.name, reason)
 
 
 class LossRegion(ModuleRegion):

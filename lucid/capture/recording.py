@@ -1,20 +1,20 @@
 """One recording: the static buffers and the two graphs of one signature, and the autograd node of a replay."""
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import TreeSpec, tree_flatten
 
-from lucid.capture.errors import RecordingError
+from lucid.capture.backward import EagerBackward, differentiate
+from lucid.capture.errors import BackwardError, RecordingError
 from lucid.capture.gradients import FlatGradients
-from lucid.capture.graph import was_caching
-from lucid.capture.leaves import StandIns, leaves_of
+from lucid.capture.incoming import IncomingGradients
+from lucid.capture.layout import is_plain, mirror
+from lucid.capture.leaves import StandIns, leaves_of, saved_by
 from lucid.capture.node import ReplayNode
-from lucid.capture.operators import Inspector, storage_id
+from lucid.capture.operators import Inspector
 from lucid.capture.pool import Pool
 from lucid.capture.signature import CONSTANTS, Signature, StaticInputs, unflatten
 
@@ -39,6 +39,8 @@ class Recording:
         self.kept: list[nn.Parameter] = []  # those that must not be written between forward and backward
         self.gradients: FlatGradients | None = None
         self.node = ReplayNode()
+        self.incoming = IncomingGradients()
+        self.on_eager_backward: Callable[[str], object] = str  # told the reason
         self.call: Callable[..., Any] = module._call_impl
         self._module = module
         self._stand_ins = StandIns(module)
@@ -46,10 +48,11 @@ class Recording:
         self._input_positions = [i for i in self._inputs.positions if leaves[i].requires_grad]
         self._forward, self._backward = pool.memory.graphs()
         self._outputs: list[Tensor] = []
+        self._copies: list[Callable[[Tensor], Tensor]] = []  # how each of them is copied, in its layout
         self._constants: dict[int, Any] = {}
         self._structure: TreeSpec | None = None
         self._differentiable: list[int] = []  # which outputs
-        self._grad_outputs: list[Tensor] = []
+        self._eager: EagerBackward | None = None
         self._reach: list[frozenset[int]] = []  # per differentiable output: positions among inputs and parameters
         self._by_read: dict[tuple[bool, ...], tuple[int, ...]] = {}
         self._outside: list[Tensor] = []
@@ -75,6 +78,7 @@ class Recording:
             self._record()
 
     def _record(self) -> None:
+        incoming = self.incoming
         versions = self._inputs.versions()
         result = self._forward.record(self._run)
         if versions != self._inputs.versions():
@@ -86,12 +90,16 @@ class Recording:
         wanted = self._trace(outputs)
         if wanted:
             read = [outputs[i] for i in self._differentiable]
-            self._grad_outputs = [torch.zeros_like(output.detach()) for output in read]
+            # The compiler brings gradients into a layout of its own, and frees what it keeps in the first backward.
+            incoming.matter = self.call == self._module._call_impl
+            incoming.make(read)
             gradients = FlatGradients(num_inputs=len(self._input_positions))
-            gradients.adopt(self._backward.record(lambda: gradients.pack(self._grad(read, wanted, self._grad_outputs))))
+            gradients.adopt(self._backward.record(lambda: gradients.pack(self._grad(read, wanted, incoming.buffers))))
             self.gradients = gradients
-        # Without the autograd graph: it holds the activations, whose memory later recordings may share.
+            if incoming.may_differ:
+                self._eager = EagerBackward(read, wanted, len(self._input_positions))
         self._outputs = [output.detach() for output in outputs]
+        self._copies = [Tensor.clone if is_plain(output) else mirror for output in self._outputs]
 
     def replay(self, leaves: Sequence[Any], *, direct: bool = False) -> Any:
         """Replay the forward on the inputs ``leaves``; the caller owns what is returned.
@@ -120,22 +128,37 @@ class Recording:
         Who owns them is the pool's ownership mode.
         """
         assert self.gradients is not None
+        came = [grads[i] for i in self._differentiable]
+        if not self.incoming.fit(came):
+            return self._run_backward(came)
         self.pool.before_backward()
-        read = tuple(grads[i] is not None for i in self._differentiable)
+        read = tuple(grad is not None for grad in came)
         with torch.no_grad():
-            self.take(grads)
+            self.take(came)
             self._backward.replay()
             views = self.pool.ownership.hand_out(self.gradients, self._reached(read))
         return list(map(views.get, range(len(self._input_positions) + len(self.parameters))))
 
     def take(self, grads: Sequence[Tensor | None]) -> None:
-        """Copy the gradients of the outputs in; gradients must be off."""
-        for buffer, i in zip(self._grad_outputs, self._differentiable, strict=True):
-            grad = grads[i]
-            if grad is None:
-                buffer.zero_()
-            else:
-                buffer.copy_(grad)
+        """Copy the gradients of the differentiable outputs in; gradients must be off."""
+        self.incoming.fill(grads)
+
+    def _run_backward(self, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """As ``replay_backward``, but eager, on the activations of the last replay: for gradients of another layout."""
+        self.incoming.learn(grads)
+        if self._eager is None:
+            raise BackwardError(
+                'a gradient came into a replayed region with other strides than before, and the graph for an eager '
+                'backward was given up for another recording',
+                "make the loss's gradients alike in every step, or set on_new_signature='eager'",
+            )
+        self.on_eager_backward('a gradient came in with other strides than recorded')
+        return self._eager.run(grads, memory=self.pool.memory)
+
+    def give_up_graph(self) -> None:
+        """Let the activations go that an eager backward would need: recordings made later may share their memory."""
+        if self.incoming.fitted:
+            self._eager = None
 
     def _reached(self, read: tuple[bool, ...]) -> tuple[int, ...]:
         """Positions that the outputs reach whose gradients were read."""
@@ -146,16 +169,22 @@ class Recording:
 
     def copies(self) -> list[Tensor]:
         """The outputs of the last replay in memory of their own: the next replay writes the static ones."""
-        return [output.clone() for output in self._outputs]
+        return [copy(output) for copy, output in zip(self._copies, self._outputs, strict=True)]
 
     def non_differentiable(self, outputs: Sequence[Tensor]) -> list[Tensor]:
         """Those of ``outputs`` that have no gradient."""
         return [output for i, output in enumerate(outputs) if i not in self._differentiable]
 
+    @property
+    def outgrown(self) -> bool:
+        """Whether the recording is to be made anew, for the layouts in which gradients come in."""
+        return self.incoming.learned is not None
+
     def release(self) -> None:
         """Give the graphs back; a backward that still waits raises."""
         self.released = True
         self.node.release()
+        self._eager = None
         self._forward.release()
         self._backward.release()
 
@@ -175,22 +204,15 @@ class Recording:
         """Find the parameters that autograd keeps for the backward: those whose change eager refuses.
 
         A backward that reads another one reads what it holds by then, eager and replayed. What is compiled may keep
-        others when it is not watched, and ``torch.func`` allows nobody to watch: then it is all of them.
+        others when it is not watched: then it is all of them.
         """
-        memory = set[int]()
-        self.kept = self.parameters
-        if self.call != self._module._call_impl:
-            return
-        with contextlib.suppress(RuntimeError), saved_tensors_hooks(lambda t: memory.add(storage_id(t)), _nothing):
-            self._run()
-            self.kept = [parameter for parameter in self.parameters if storage_id(parameter) in memory]
+        watched = self.call == self._module._call_impl
+        self.kept = saved_by(self._run, self.parameters) if watched else self.parameters
 
     def _grad(
         self, outputs: Sequence[Tensor], wanted: Sequence[Tensor], grad_outputs: Sequence[Tensor]
     ) -> Sequence[Tensor | None]:
-        # Eager calls backward outside autocast; under it, the matmuls of an fp32 island would be cast.
-        with torch.autocast(outputs[0].device.type, enabled=False):
-            return torch.autograd.grad(outputs, wanted, grad_outputs, allow_unused=True)
+        return differentiate(outputs, wanted, grad_outputs, keep=self.incoming.may_differ)
 
     def _keep(self, result: Any) -> list[Tensor]:
         leaves, self._structure = tree_flatten(result)
@@ -209,7 +231,7 @@ class Recording:
         inputs = [self._inputs.values[i] for i in self._input_positions]
         reached = leaves_of(outputs[i] for i in self._differentiable)
         for leaf, num_uses in reached.values():
-            self._check_leaf(leaf, num_uses, inputs)
+            self._stand_ins.check(leaf, num_uses, inputs)
         pairs = [pair for pair in self._stand_ins.pairs if id(pair[0]) in reached]
         self.parameters = [parameter for _, parameter in pairs]
         self.num_uses = {id(parameter): reached[id(stand_in)][1] for stand_in, parameter in pairs}
@@ -228,19 +250,3 @@ class Recording:
                     'gradient would be summed in another order',
                     'capture a target that holds all of its users, or none',
                 )
-
-    def _check_leaf(self, leaf: Tensor, num_uses: int, inputs: Sequence[Tensor]) -> None:
-        is_parameter = self._stand_ins.is_stand_in(leaf)
-        if not is_parameter and not any(leaf is tensor for tensor in inputs):
-            raise self._stand_ins.refuse(leaf)
-        cached = torch.is_autocast_enabled(leaf.device.type) and was_caching()
-        if cached and num_uses > 1 and is_parameter:
-            raise RecordingError(
-                f'a parameter of shape {tuple(leaf.shape)} is used {num_uses} times under the weight cache of '
-                'autocast, which adds its gradients in low precision',
-                'build autocast with cache_enabled=False',
-            )
-
-
-def _nothing(_: Any) -> Any:
-    raise AssertionError('what was kept is never asked for')

@@ -141,9 +141,9 @@ class Region(ABC):
         except SignatureError as error:
             return Reason.INPUT, error.what
         recording = next((r for r in pool.recordings if r.signature == signature), None)
-        if recording is None:
-            if refused := self._refused(pool, signature):
-                return refused
+        if recording is None and (refused := self._refused(pool, signature)):
+            return refused
+        if recording is None or recording.outgrown:
             try:
                 recording = self._capture(module, leaves, signature, pool)
             except CaptureError as error:

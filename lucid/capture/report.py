@@ -55,6 +55,7 @@ class Routes:
         self.num_bytes = 0
         self.recordings: list[Recorded] = []
         self.eager: Counter[tuple[Reason, str]] = Counter()
+        self.eager_backwards: Counter[str] = Counter()  # of replayed calls
         self.retired: Counter[str] = Counter()
         self.slot_taken = False
         self.due = True
@@ -68,6 +69,11 @@ class Routes:
         """Count one eager call; True the first time that this reason and detail occur."""
         self.eager[reason, detail] += 1
         return self.eager[reason, detail] == 1
+
+    def count_eager_backward(self, reason: str) -> bool:
+        """Count one backward that ran eager after a replayed forward; True the first time for this reason."""
+        self.eager_backwards[reason] += 1
+        return self.eager_backwards[reason] == 1
 
     def problems(self) -> list[str]:
         """The unexpected routes, a target that was never called, and one that never replayed."""
@@ -102,6 +108,7 @@ class Routes:
                 {'reason': r.name.lower(), 'text': r.text, 'detail': d, 'expected': r.expected, 'calls': n}
                 for (r, d), n in self.eager.items()
             ],
+            'eager_backwards': dict(self.eager_backwards),
             'retired': dict(self.retired),
             'problems': self.problems(),
         }
@@ -136,6 +143,8 @@ class Report:
             for (reason, detail), count in routes.eager.most_common():
                 text = f'{reason.text}: {detail}' if detail else reason.text
                 rows.append((routes.name, 'eager', str(count), text if reason.expected else f'UNEXPECTED: {text}'))
+            for text, count in routes.eager_backwards.items():
+                rows.append((routes.name, 'backward', str(count), f'eager: {text}'))
             for change, count in routes.retired.items():
                 rows.append((routes.name, 'retired', str(count), change))
         widths = [max(len(row[i]) for row in rows) for i in range(3)]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten
 
 from lucid.capture.errors import SignatureError
+from lucid.capture.layout import dense_strides, mirror, shift_of, span
 
 CONSTANTS = (bool, int, float, str, type(None), torch.dtype, torch.device)
 
@@ -65,7 +66,7 @@ def _describe(leaf: Any, device: torch.device) -> tuple[Any, ...]:
                 f'an input of the target is a {leaf.layout} tensor on {leaf.device}, its parameters are on {device}',
                 'move inputs in `prepare`, before the region',
             )
-        return leaf.shape, leaf.dtype, leaf.stride(), leaf.requires_grad
+        return leaf.shape, leaf.dtype, leaf.stride(), shift_of(leaf), leaf.requires_grad
     if isinstance(leaf, CONSTANTS):
         return ((type(leaf), leaf),)
     raise SignatureError(
@@ -91,11 +92,17 @@ class StaticInputs:
     def __init__(self, leaves: Sequence[Any]) -> None:
         self.values = [static_like(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self.positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]  # of the buffers
+        # Past the version counter: to an autograd graph of the recording, new inputs are not a change.
+        self._memory = {i: self.values[i].data for i in self.positions}
+        self._spans = {i: span(memory) for i, memory in self._memory.items() if not _is_dense(memory)}
 
     def fill(self, leaves: Sequence[Any]) -> None:
         """Copy the tensors of another call of the same signature in; gradients must be off."""
         for i in self.positions:
-            self.values[i].copy_(leaves[i])
+            if i in self._spans:
+                self._spans[i].copy_(span(leaves[i]))
+            else:
+                self._memory[i].copy_(leaves[i])
 
     def versions(self) -> list[int]:
         """They rise when something writes a buffer in place."""
@@ -103,8 +110,11 @@ class StaticInputs:
 
 
 def static_like(tensor: Tensor) -> Tensor:
-    """A buffer for inputs like ``tensor``: same strides where they are dense, same requires_grad, its own memory."""
+    """A buffer for inputs like ``tensor``: same layout, same requires_grad, its own memory."""
     with torch.no_grad():
-        buffer = torch.empty_like(tensor.detach())
-        buffer.copy_(tensor)
+        buffer = mirror(tensor.detach())
     return buffer.requires_grad_(tensor.requires_grad)
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return tensor.stride() == dense_strides(tensor)

@@ -52,6 +52,7 @@ class MicroBatch:
     """
 
     gradients = None  # none leaves graph memory
+    outgrown = False  # none comes in, either
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 
-from lucid.capture import capturing, recording
+from lucid.capture import capturing, leaves
 
 HALF = [torch.float16, torch.bfloat16]
 
@@ -40,7 +40,7 @@ def test_control_with_autocast_s_weight_cache_on_the_weights_of_the_first_step_g
 
     kept = capturing.quiet
     monkeypatch.setattr(capturing, 'quiet', loud)
-    monkeypatch.setattr(recording, 'was_caching', lambda: False)
+    monkeypatch.setattr(leaves, 'was_caching', lambda: False)
     reference, candidate = kit.pair(captured)
     captured.capture(candidate)
     batches = kit.images(5)

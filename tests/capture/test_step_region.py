@@ -112,9 +112,10 @@ def activate(graph, model, **policy):
     return region
 
 
-def both(graph, kit, batches, *, dropout=0.0, policy=None, **options):
+def both(graph, kit, batches, *, dropout=0.0, policy=None, memory_format=torch.contiguous_format, **options):
     """The first difference of a captured training from the eager one, and the region."""
-    reference, candidate = kit.pair(graph, Stepped(kit.Detector(dropout)))
+    detector = kit.Detector(dropout).to(memory_format=memory_format)
+    reference, candidate = kit.pair(graph, Stepped(detector))
     expected = Side(reference, **options).run(batches)
     side = Side(candidate, **options)
     region = activate(graph, candidate, **(policy or {}))
@@ -138,6 +139,15 @@ def test_half_precision_equals_eager_from_a_scale_that_overflows(graph, kit, dty
     found, region = both(graph, kit, batches, dtype=dtype, accumulate=accumulate, dropout=0.2, **options)
     assert found is None, str(found)
     graph.replays(region, len(batches))
+
+
+@pytest.mark.parametrize('dtype', [None, 'bfloat16'])
+def test_a_network_in_channels_last_under_a_loss_that_is_not_equals_eager(graph, kit, dtype):
+    """No gradient comes into the recording from outside: inside it, all have the strides of eager."""
+    batches = kit.images(6, size=32)
+    found, region = both(graph, kit, batches, dtype=dtype, accumulate=2, memory_format=torch.channels_last)
+    assert found is None, str(found)
+    graph.replays(region, 6)
 
 
 def test_a_short_last_window_has_its_own_factor(graph, kit):
