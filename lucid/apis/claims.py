@@ -64,6 +64,7 @@ CLAIMS: Mapping[str, Claim] = {
             *RUNS,
             'tests/capture/test_gradients.py',
             'tests/capture/test_guards.py',
+            'tests/capture/test_layout.py',
             'tests/capture/test_leaves.py',
             'tests/capture/test_precision.py',
             'tests/capture/test_process.py',
