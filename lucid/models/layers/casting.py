@@ -28,9 +28,11 @@ def weights_cast(*modules: nn.Module, together: bool) -> AbstractContextManager[
     if not together or torch.compiler.is_compiling():
         return nullcontext()
     convs = [child for module in modules for child in module.modules() if isinstance(child, nn.Conv2d)]
-    if not convs or not torch.is_autocast_enabled(convs[0].weight.device.type):
+    kind = convs[0].weight.device.type if convs else 'meta'
+    # Asked about a device that has no autocast, as meta, torch raises.
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
         return nullcontext()
-    return _shadowed(convs, torch.get_autocast_dtype(convs[0].weight.device.type))
+    return _shadowed(convs, torch.get_autocast_dtype(kind))
 
 
 class Stage(nn.Sequential):
