@@ -285,6 +285,17 @@ def test_one_value_per_channel_is_refused_as_the_module_refuses_it() -> None:
     assert fused_norm(x, norm.eval(), silu=True).shape == x.shape
 
 
+STATE = ('weight', 'bias', 'running_mean', 'running_var')
+
+
+def strided(name: str) -> nn.BatchNorm2d:
+    """A norm of which one tensor is a column of a table: kernels count on one number after the other."""
+    norm = nn.BatchNorm2d(4)
+    table = torch.rand(4, 2)[:, 0]
+    setattr(norm, name, nn.Parameter(table) if name in ('weight', 'bias') else table)
+    return norm
+
+
 @pytest.mark.parametrize(
     'norm',
     [
@@ -293,8 +304,9 @@ def test_one_value_per_channel_is_refused_as_the_module_refuses_it() -> None:
         nn.BatchNorm2d(4, affine=False),
         nn.BatchNorm2d(4, track_running_stats=False),
         nn.Identity(),
+        *map(strided, STATE),
     ],
-    ids=['synchronised', 'cumulative', 'without weights', 'without running statistics', 'none'],
+    ids=['synchronised', 'cumulative', 'without weights', 'without running statistics', 'none', *STATE],
 )
 def test_another_norm_runs_as_the_module_that_it_is(norm: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     assert can_fuse(nn.BatchNorm2d(4))
@@ -305,6 +317,33 @@ def test_another_norm_runs_as_the_module_that_it_is(norm: nn.Module, monkeypatch
     unit.norm = norm
     if not isinstance(norm, nn.SyncBatchNorm):  # which wants a card
         unit(torch.randn(2, 4, 3, 3))
+
+
+@pytest.mark.parametrize('kind', [nn.ReLU, nn.Hardswish, nn.Identity])
+def test_another_activation_runs_after_the_norm(kind: type[nn.Module]) -> None:
+    results = []
+    for fused in (False, True):
+        torch.manual_seed(0)
+        unit = ConvUnit(4, out_channels=4)
+        unit.activation = kind()
+        fuse_norms(unit, fused=fused)
+        results.append(unit(torch.randn(2, 4, 3, 3)))
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize('training', [True, False])
+def test_an_empty_batch_moves_no_running_statistics(training: bool) -> None:
+    norms = [nn.BatchNorm2d(4).train(training) for _ in range(2)]
+    for norm, call in zip(norms, (norms[0], lambda x: fused_norm(x, norms[1], silu=True)), strict=True):
+        assert call(torch.empty(0, 4, 3, 3)).shape == (0, 4, 3, 3)
+        assert norm.running_mean.isfinite().all()
+    assert all(map(torch.equal, norms[0].buffers(), norms[1].buffers()))
+
+
+@pytest.mark.parametrize('shape', [(2, 5, 3, 3), (2, 3, 3, 3), (2, 4, 9), (4, 3, 3)])
+def test_a_map_of_other_channels_is_refused_before_a_kernel_reads_past_the_weights(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r'expected \(B, 4, H, W\), got input size'):
+        fused_norm(torch.randn(shape), nn.BatchNorm2d(4), silu=True)
 
 
 def make_detector(*, fused_norm: bool, **more: Any) -> Any:
