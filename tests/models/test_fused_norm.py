@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lucid.models.layers import ConvUnit, fuse_norms
-from lucid.models.layers.norm import backward_op, can_fuse, eval_op, fused_norm, train_op
+from lucid.models.layers.norm import MAX_CELLS, _has_kernels, backward_op, can_fuse, eval_op, fused_norm, train_op
 from lucid.registry import MODELS
 
 SCRIPT = Path(__file__).with_name('interpreted_norm.py')
@@ -118,9 +119,7 @@ def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the kernels give for all cases, and for three more that have names of their own."""
     pytest.importorskip('triton')
     far = make_case((3, 11, 5, 5), offset=1000.0)
-    broken = make_case(SHAPES['whole tiles'])
-    broken['x'][1, 3, 2, 2], broken['x'][0, 5, 1, 1] = float('nan'), float('inf')
-    cases = {**CASES, 'far': far, 'broken': broken, 'again': CASES['several parts, channels_last']}
+    cases = {**CASES, 'far': far, 'broken': make_broken(), 'again': CASES['several parts, channels_last']}
     folder = tmp_path_factory.mktemp('norm')
     torch.save(list(cases.values()), folder / 'cases.pt')
     command = [sys.executable, str(SCRIPT), str(folder / 'cases.pt'), str(folder / 'found.pt')]
@@ -151,8 +150,18 @@ def test_kernels_lose_no_digits_far_from_zero(interpreted: Any) -> None:
     assert ((naive - exact).abs() / exact).max() > 1e-3  # control: what squares of raw values would give
 
 
+def make_broken() -> dict[str, Any]:
+    case = make_case(SHAPES['whole tiles'])
+    case['x'][1, 3, 2, 2], case['x'][0, 5, 1, 1] = float('nan'), float('inf')
+    return case
+
+
 def test_kernels_pass_on_what_is_not_finite_in_its_channel_alone(interpreted: Any) -> None:
-    found, case = interpreted['found']['broken'], interpreted['cases']['broken']
+    check_broken(interpreted['found']['broken'], interpreted['cases']['broken'])
+
+
+def check_broken(found: dict[str, Tensor], case: dict[str, Any]) -> None:
+    found = {name: value.cpu() for name, value in found.items()}
     sound = torch.tensor([c not in (3, 5) for c in range(8)])
     for name in ('y', 'dx'):
         finite = found[name].isfinite().all(dim=3).all(dim=2).all(dim=0)
@@ -242,6 +251,37 @@ def test_on_a_card_maps_of_a_training_step_equal_the_modules_in_float64(
     found, again = through_layer(case, 'cuda'), through_layer(case, 'cuda')
     assert all(torch.equal(found[name], again[name]) for name in found)
     check(found, case)
+
+
+def test_the_layer_passes_on_what_is_not_finite_in_its_channel_alone(device: torch.device) -> None:
+    check_broken(through_layer(make_broken(), str(device)), make_broken())
+
+
+def test_maps_that_32_bits_cannot_number_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and offsets of the kernels are int32."""
+
+    def has_kernels(num_elements: int) -> bool:
+        return _has_kernels(SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, numel=lambda: num_elements))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(torch.version, 'hip', None)
+    assert has_kernels(MAX_CELLS - 1)
+    assert not has_kernels(MAX_CELLS)
+
+
+@pytest.mark.parametrize('last', [True, False])
+def test_the_rows_of_a_map_are_divided_without_a_gap_and_stay_in_32_bits(last: bool) -> None:
+    pytest.importorskip('triton')
+    from lucid.models.layers.norm_launches import PROGRAMS, WRITERS, plan
+
+    for channels in (1, 3, 16, 21, 96, 256, 1024):
+        for num_rows in (2, 65, 400, 128 * 320 * 320, (MAX_CELLS - 1) // channels):
+            for num_maps, num_programs in ((1, PROGRAMS), (2, PROGRAMS), (1, WRITERS), (2, WRITERS)):
+                found = plan(num_rows, channels, last=last, num_maps=num_maps, num_programs=num_programs)
+                assert (found.num_programs - 1) * found.rows_per_program < num_rows
+                assert num_rows <= found.num_programs * found.rows_per_program < 2**31 - found.block_r
+                assert channels <= found.num_blocks * found.block_c
+                assert found.num_programs <= num_programs
+                assert found.num_blocks < 2**16  # CUDA's limit of a grid's second dimension
 
 
 def test_only_the_input_is_kept_of_the_activations() -> None:

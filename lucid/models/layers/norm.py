@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.library import custom_op
 
 KERNEL_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+MAX_CELLS = 2**31 - 2**24  # rows are numbered in int32, up to a part and a tile past the last one
 
 
 def fused_norm(x: Tensor, norm: nn.BatchNorm2d, *, silu: bool) -> Tensor:
@@ -222,7 +223,7 @@ def _(
 
 def _has_kernels(x: Tensor) -> bool:
     # Not on AMD's cards, which torch calls cuda too: the kernels hold NVIDIA's assembly.
-    return x.is_cuda and torch.version.hip is None and x.dtype in KERNEL_DTYPES and x.numel() < 2**31
+    return x.is_cuda and torch.version.hip is None and x.dtype in KERNEL_DTYPES and x.numel() < MAX_CELLS
 
 
 def _dense(x: Tensor) -> Tensor:
