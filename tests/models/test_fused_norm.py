@@ -438,3 +438,13 @@ def test_compiled_it_is_one_graph_with_the_operators_in_it() -> None:
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5)
     assert all(map(torch.equal, unit.buffers(), other.buffers()))
     assert int(other.norm.num_batches_tracked) == 1
+
+
+def test_an_exported_network_has_modules_of_torch_alone_where_units_are_not_fused() -> None:
+    unit = ConvUnit(3, out_channels=4).eval()
+    names = []
+    for fused in (True, False):
+        fuse_norms(unit, fused=fused)
+        nodes = torch.export.export(unit, (torch.randn(2, 3, 4, 4),)).graph.nodes
+        names.append([str(node.target) for node in nodes if str(node.target).startswith('lucid')])
+    assert names == [['lucid.norm_eval.default'], []]
