@@ -170,6 +170,15 @@ def test_without_telling_the_allocator_memory_crosses_unsaid(card: Card, monkeyp
     assert 'aten::stack' in card.unsaid or 'aten::cat' in card.unsaid
 
 
+def test_arguments_by_name_cross_streams_too(card: Card) -> None:
+    with card:
+        x = torch.ones(3) + 1
+        torch.stack(side_by_side([partial(double, x=x), partial(double, x=x)])).sum()
+    assert len(card.used) == 2
+    assert card.races == []
+    assert card.unsaid == []
+
+
 def test_a_call_that_raises_leaves_no_lane_behind(card: Card) -> None:
     def fail(x: Tensor) -> Tensor:
         raise ArithmeticError(float(x * 2))

@@ -35,9 +35,10 @@ class StepRegion(Region):
     ``compile`` names, go through torch.compile, in replayed and in eager steps.
     """
 
-    def __init__(self, *, task: str | None = None, compile: bool | Sequence[str] = False) -> None:
+    def __init__(self, *, task: str | None = None, compile: bool | str | Sequence[str] = False) -> None:
         super().__init__('', name='step', task=task, compile=bool(compile))
-        self._chosen = () if isinstance(compile, bool) else tuple(compile)
+        chosen = (compile,) if isinstance(compile, str) else compile
+        self._chosen = () if isinstance(chosen, bool) else tuple(chosen)
         self._compiled: CompiledModules | None = None
         self._wrapper: Any = None
         self._sums: Accumulator | None = None

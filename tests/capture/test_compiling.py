@@ -172,6 +172,7 @@ def test_a_step_region_compiles_those_that_it_names_alone(counted, kit):
     assert SLOT not in vars(model.network.head)
     assert StepRegion(compile=True).compiled_paths(model) == Twofold.branch_free
     assert StepRegion(compile=[]).compiled_paths(model) == ()
+    assert StepRegion(compile='network.head').compiled_paths(model) == ('network.head',)  # not its letters
     with pytest.raises(TargetError, match=r"compile names 'network.neck', which Twofold .*; choose among 'network', "):
         StepRegion(compile=['network.neck']).activate(model)
 

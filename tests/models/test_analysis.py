@@ -62,3 +62,11 @@ def test_counting_leaves_the_network_as_it_was():
     count_layers(network, (8, 8))
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     assert all(module.training and not module._forward_hooks for module in network.modules())
+
+
+def test_the_words_for_speed_change_no_count():
+    model = {'num_classes': 3, 'loss': {'type': nn.Identity}}
+    with torch.device('meta'):
+        plain = YOLODetector(**model).network
+        fast = YOLODetector(**model, fused_norm=True, cast_together=True, head={'parallel': 'stems'}).network
+    assert analyze_network(fast, (64, 64)) == analyze_network(plain, (64, 64))

@@ -93,6 +93,14 @@ def test_a_level_that_is_not_read_has_no_gradient() -> None:
     assert 0 < sum(grads[0]) < len(grads[0])
 
 
+def test_a_convolution_that_the_loss_does_not_reach_has_no_gradient_beside_one_that_it_does() -> None:
+    stage = Stage(nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 1))
+    with autocast(), weights_cast(stage, together=True):
+        y = stage[1](torch.rand(1, 3, 2, 2))
+    y.float().sum().backward()
+    assert [parameter.grad is None for parameter in stage.parameters()] == [True, True, False, False]
+
+
 def test_frozen_weights_are_cast_and_no_gradient_of_them_is_computed() -> None:
     plain, counts = run(make(together=False, frozen=('backbone.to_p3.0', 'neck.top_t4')))
     found, fewer = run(make(together=True, frozen=('backbone.to_p3.0', 'neck.top_t4')))

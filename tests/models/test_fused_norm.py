@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lucid.models.layers import ConvUnit, fuse_norms
-from lucid.models.layers.norm import backward_op, can_fuse, eval_op, fused_norm, train_op
+from lucid.models.layers.norm import MAX_CELLS, _has_kernels, backward_op, can_fuse, eval_op, fused_norm, train_op
 from lucid.registry import MODELS
 
 SCRIPT = Path(__file__).with_name('interpreted_norm.py')
@@ -118,9 +119,7 @@ def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the kernels give for all cases, and for three more that have names of their own."""
     pytest.importorskip('triton')
     far = make_case((3, 11, 5, 5), offset=1000.0)
-    broken = make_case(SHAPES['whole tiles'])
-    broken['x'][1, 3, 2, 2], broken['x'][0, 5, 1, 1] = float('nan'), float('inf')
-    cases = {**CASES, 'far': far, 'broken': broken, 'again': CASES['several parts, channels_last']}
+    cases = {**CASES, 'far': far, 'broken': make_broken(), 'again': CASES['several parts, channels_last']}
     folder = tmp_path_factory.mktemp('norm')
     torch.save(list(cases.values()), folder / 'cases.pt')
     command = [sys.executable, str(SCRIPT), str(folder / 'cases.pt'), str(folder / 'found.pt')]
@@ -151,8 +150,18 @@ def test_kernels_lose_no_digits_far_from_zero(interpreted: Any) -> None:
     assert ((naive - exact).abs() / exact).max() > 1e-3  # control: what squares of raw values would give
 
 
+def make_broken() -> dict[str, Any]:
+    case = make_case(SHAPES['whole tiles'])
+    case['x'][1, 3, 2, 2], case['x'][0, 5, 1, 1] = float('nan'), float('inf')
+    return case
+
+
 def test_kernels_pass_on_what_is_not_finite_in_its_channel_alone(interpreted: Any) -> None:
-    found, case = interpreted['found']['broken'], interpreted['cases']['broken']
+    check_broken(interpreted['found']['broken'], interpreted['cases']['broken'])
+
+
+def check_broken(found: dict[str, Tensor], case: dict[str, Any]) -> None:
+    found = {name: value.cpu() for name, value in found.items()}
     sound = torch.tensor([c not in (3, 5) for c in range(8)])
     for name in ('y', 'dx'):
         finite = found[name].isfinite().all(dim=3).all(dim=2).all(dim=0)
@@ -244,6 +253,37 @@ def test_on_a_card_maps_of_a_training_step_equal_the_modules_in_float64(
     check(found, case)
 
 
+def test_the_layer_passes_on_what_is_not_finite_in_its_channel_alone(device: torch.device) -> None:
+    check_broken(through_layer(make_broken(), str(device)), make_broken())
+
+
+def test_maps_that_32_bits_cannot_number_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and offsets of the kernels are int32."""
+
+    def has_kernels(num_elements: int) -> bool:
+        return _has_kernels(SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, numel=lambda: num_elements))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(torch.version, 'hip', None)
+    assert has_kernels(MAX_CELLS - 1)
+    assert not has_kernels(MAX_CELLS)
+
+
+@pytest.mark.parametrize('last', [True, False])
+def test_the_rows_of_a_map_are_divided_without_a_gap_and_stay_in_32_bits(last: bool) -> None:
+    pytest.importorskip('triton')
+    from lucid.models.layers.norm_launches import PROGRAMS, WRITERS, plan
+
+    for channels in (1, 3, 16, 21, 96, 256, 1024):
+        for num_rows in (2, 65, 400, 128 * 320 * 320, (MAX_CELLS - 1) // channels):
+            for num_maps, num_programs in ((1, PROGRAMS), (2, PROGRAMS), (1, WRITERS), (2, WRITERS)):
+                found = plan(num_rows, channels, last=last, num_maps=num_maps, num_programs=num_programs)
+                assert (found.num_programs - 1) * found.rows_per_program < num_rows
+                assert num_rows <= found.num_programs * found.rows_per_program < 2**31 - found.block_r
+                assert channels <= found.num_blocks * found.block_c
+                assert found.num_programs <= num_programs
+                assert found.num_blocks < 2**16  # CUDA's limit of a grid's second dimension
+
+
 def test_only_the_input_is_kept_of_the_activations() -> None:
     """Plain: the input of the norm and that of SiLU, for the same result."""
     kept: list[list[int]] = []
@@ -285,6 +325,17 @@ def test_one_value_per_channel_is_refused_as_the_module_refuses_it() -> None:
     assert fused_norm(x, norm.eval(), silu=True).shape == x.shape
 
 
+STATE = ('weight', 'bias', 'running_mean', 'running_var')
+
+
+def strided(name: str) -> nn.BatchNorm2d:
+    """A norm of which one tensor is a column of a table: kernels count on one number after the other."""
+    norm = nn.BatchNorm2d(4)
+    table = torch.rand(4, 2)[:, 0]
+    setattr(norm, name, nn.Parameter(table) if name in ('weight', 'bias') else table)
+    return norm
+
+
 @pytest.mark.parametrize(
     'norm',
     [
@@ -293,8 +344,9 @@ def test_one_value_per_channel_is_refused_as_the_module_refuses_it() -> None:
         nn.BatchNorm2d(4, affine=False),
         nn.BatchNorm2d(4, track_running_stats=False),
         nn.Identity(),
+        *map(strided, STATE),
     ],
-    ids=['synchronised', 'cumulative', 'without weights', 'without running statistics', 'none'],
+    ids=['synchronised', 'cumulative', 'without weights', 'without running statistics', 'none', *STATE],
 )
 def test_another_norm_runs_as_the_module_that_it_is(norm: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     assert can_fuse(nn.BatchNorm2d(4))
@@ -305,6 +357,33 @@ def test_another_norm_runs_as_the_module_that_it_is(norm: nn.Module, monkeypatch
     unit.norm = norm
     if not isinstance(norm, nn.SyncBatchNorm):  # which wants a card
         unit(torch.randn(2, 4, 3, 3))
+
+
+@pytest.mark.parametrize('kind', [nn.ReLU, nn.Hardswish, nn.Identity])
+def test_another_activation_runs_after_the_norm(kind: type[nn.Module]) -> None:
+    results = []
+    for fused in (False, True):
+        torch.manual_seed(0)
+        unit = ConvUnit(4, out_channels=4)
+        unit.activation = kind()
+        fuse_norms(unit, fused=fused)
+        results.append(unit(torch.randn(2, 4, 3, 3)))
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize('training', [True, False])
+def test_an_empty_batch_moves_no_running_statistics(training: bool) -> None:
+    norms = [nn.BatchNorm2d(4).train(training) for _ in range(2)]
+    for norm, call in zip(norms, (norms[0], lambda x: fused_norm(x, norms[1], silu=True)), strict=True):
+        assert call(torch.empty(0, 4, 3, 3)).shape == (0, 4, 3, 3)
+        assert norm.running_mean.isfinite().all()
+    assert all(map(torch.equal, norms[0].buffers(), norms[1].buffers()))
+
+
+@pytest.mark.parametrize('shape', [(2, 5, 3, 3), (2, 3, 3, 3), (2, 4, 9), (4, 3, 3)])
+def test_a_map_of_other_channels_is_refused_before_a_kernel_reads_past_the_weights(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r'expected \(B, 4, H, W\), got input size'):
+        fused_norm(torch.randn(shape), nn.BatchNorm2d(4), silu=True)
 
 
 def make_detector(*, fused_norm: bool, **more: Any) -> Any:
@@ -359,3 +438,13 @@ def test_compiled_it_is_one_graph_with_the_operators_in_it() -> None:
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5)
     assert all(map(torch.equal, unit.buffers(), other.buffers()))
     assert int(other.norm.num_batches_tracked) == 1
+
+
+def test_an_exported_network_has_modules_of_torch_alone_where_units_are_not_fused() -> None:
+    unit = ConvUnit(3, out_channels=4).eval()
+    names = []
+    for fused in (True, False):
+        fuse_norms(unit, fused=fused)
+        nodes = torch.export.export(unit, (torch.randn(2, 3, 4, 4),)).graph.nodes
+        names.append([str(node.target) for node in nodes if str(node.target).startswith('lucid')])
+    assert names == [['lucid.norm_eval.default'], []]

@@ -14,9 +14,11 @@ def weights_cast(*modules: nn.Module, together: bool) -> AbstractContextManager[
     """Inside, the convolutions of ``modules`` read weights and biases that one fused operator has cast for autocast.
 
     Autocast would cast each weight when it is used, and each of their gradients. The numbers are the same, with some
-    250 kernels less in a step of scale n. What is cast here must reach the same outputs as a whole, since the backward
-    casts all gradients when the last of them is there. Streams that are forked inside must not read what was cast
-    outside. Does nothing without autocast, under ``torch.compile``, which fuses casts by itself, and if not together.
+    250 kernels less in a step of scale n, if each convolution is called once: gradients of two calls are added before
+    they are cast, as with autocast's cache. Nothing inside may switch autocast off, or differentiate twice. What is
+    cast here must reach the same outputs as a whole, since the backward casts all gradients when the last of them is
+    there. Streams that are forked inside must not read what was cast outside. Does nothing without autocast, under
+    ``torch.compile``, which fuses casts by itself, and if not together.
 
     Args:
         *modules: They and their submodules; their parameters stay what they are.
@@ -28,9 +30,11 @@ def weights_cast(*modules: nn.Module, together: bool) -> AbstractContextManager[
     if not together or torch.compiler.is_compiling():
         return nullcontext()
     convs = [child for module in modules for child in module.modules() if isinstance(child, nn.Conv2d)]
-    if not convs or not torch.is_autocast_enabled(convs[0].weight.device.type):
+    kind = convs[0].weight.device.type if convs else 'meta'
+    # Asked about a device that has no autocast, as meta, torch raises.
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
         return nullcontext()
-    return _shadowed(convs, torch.get_autocast_dtype(convs[0].weight.device.type))
+    return _shadowed(convs, torch.get_autocast_dtype(kind))
 
 
 class Stage(nn.Sequential):

@@ -11,7 +11,8 @@ class ConvUnit(nn.Module):
     Initialised as torch does: ``mmcv.cnn.ConvModule`` would draw other weights.
 
     Attributes: ``fused``, whether norm and activation are one operator (``fused_norm``), which does not call the two
-    modules; parameters, buffers and their names are the same.
+    modules, nor their hooks; parameters, buffers and their names are the same. A norm that ``fused_norm`` does not
+    know, and another activation, are called as they are.
 
     Args:
         in_channels: channels of the input.
@@ -53,7 +54,9 @@ class ConvUnit(nn.Module):
         """Apply the three."""
         x = self.conv(x)
         if self.fused and can_fuse(self.norm):
-            return fused_norm(x, self.norm, silu=isinstance(self.activation, nn.SiLU))
+            silu = type(self.activation) is nn.SiLU
+            x = fused_norm(x, self.norm, silu=silu)
+            return x if silu else self.activation(x)
         return self.activation(self.norm(x))
 
 

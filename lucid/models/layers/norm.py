@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.library import custom_op
 
 KERNEL_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+MAX_CELLS = 2**31 - 2**24  # rows are numbered in int32, up to a part and a tile past the last one
 
 
 def fused_norm(x: Tensor, norm: nn.BatchNorm2d, *, silu: bool) -> Tensor:
@@ -33,8 +34,14 @@ def fused_norm(x: Tensor, norm: nn.BatchNorm2d, *, silu: bool) -> Tensor:
         (B, C, H, W) in the dtype and the memory format of ``x``.
 
     Raises:
-        ValueError: A channel has one value in training, as ``nn.BatchNorm2d`` says.
+        ValueError: A channel has one value in training, as ``nn.BatchNorm2d`` says, or the map is not of the channels
+            of ``norm``.
     """
+    # Not left to the kernels: they would read, and write running statistics, past the end.
+    if x.dim() != 4 or x.shape[1] != norm.num_features:
+        raise ValueError(f'expected (B, {norm.num_features}, H, W), got input size {tuple(x.shape)}')
+    if not x.numel():  # has no statistics: the modules leave the running ones alone
+        return nn.functional.silu(norm(x)) if silu else norm(x)
     if norm.training and x.numel() == x.shape[1]:
         raise ValueError(f'Expected more than 1 value per channel when training, got input size {tuple(x.shape)}')
     result: Tensor = _FusedNorm.apply(
@@ -52,8 +59,14 @@ def fused_norm(x: Tensor, norm: nn.BatchNorm2d, *, silu: bool) -> Tensor:
 
 
 def can_fuse(norm: nn.Module) -> bool:
-    """Whether ``fused_norm`` computes what ``norm`` does: BatchNorm itself, with weights and running statistics."""
-    return type(norm) is nn.BatchNorm2d and norm.affine and norm.track_running_stats and norm.momentum is not None
+    """Whether ``fused_norm`` computes what ``norm`` does: BatchNorm itself, with weights and running statistics.
+
+    These must be dense: the kernels count on one number after the other.
+    """
+    if type(norm) is not nn.BatchNorm2d or norm.momentum is None or not norm.track_running_stats:
+        return False
+    state = norm.weight, norm.bias, norm.running_mean, norm.running_var
+    return all(tensor is not None and tensor.is_contiguous() for tensor in state)
 
 
 class _FusedNorm(torch.autograd.Function):
@@ -210,7 +223,7 @@ def _(
 
 def _has_kernels(x: Tensor) -> bool:
     # Not on AMD's cards, which torch calls cuda too: the kernels hold NVIDIA's assembly.
-    return x.is_cuda and torch.version.hip is None and x.dtype in KERNEL_DTYPES and x.numel() < 2**31
+    return x.is_cuda and torch.version.hip is None and x.dtype in KERNEL_DTYPES and x.numel() < MAX_CELLS
 
 
 def _dense(x: Tensor) -> Tensor:

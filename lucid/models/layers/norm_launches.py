@@ -123,7 +123,7 @@ def launch_forward(
     """BatchNorm and SiLU of a map, two kernels in training and one in evaluation.
 
     Args:
-        x: (B, C, H, W), dense, channels_last or contiguous, with fewer than 2**31 elements.
+        x: (B, C, H, W), dense, channels_last or contiguous, with fewer than ``norm.MAX_CELLS`` elements.
         weight: (C,).
         bias: (C,).
         running_mean: (C,); in training written in place.

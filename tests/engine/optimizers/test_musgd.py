@@ -165,6 +165,22 @@ def test_lists_of_a_fused_operator_lie_alike_in_channels_last_too() -> None:
     assert mode.names == ['aten::_foreach_add']
 
 
+@pytest.mark.parametrize('lanes', [1, 6])
+def test_its_groups_of_matrices_are_given_the_lanes_of_the_option(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int | None] = []
+
+    def note(calls: Any, *, lanes: int | None = None) -> list[Any]:
+        asked.append(lanes)
+        return [call() for call in calls]
+
+    monkeypatch.setattr('lucid.engine.optimizers.newton_schulz.side_by_side', note)
+    params = make(torch.float32)
+    optimizer = MuSGD(params, **OPTIONS, ns_lanes=lanes)
+    give(params, [torch.ones_like(param) for param in params])
+    optimizer.step()
+    assert asked == [lanes]
+
+
 def test_a_toy_regression_needs_fewer_steps_than_momentum_sgd() -> None:
     def steps_to(goal: float, w_muon: float) -> int:
         generator = torch.Generator().manual_seed(1)
