@@ -14,5 +14,5 @@ model = dict(
 )
 train_dataloader = dict(num_workers=2, dataset=dict(type='ShapesDataset', num_images=512))
 val_dataloader = dict(batch_size=32, num_workers=1, dataset=dict(type='ShapesDataset', num_images=128))
-default_hooks = dict(logger=dict(interval=16))
+default_hooks = dict(logger=dict(interval=16), ema=dict(decay=0.98, warmup=50))  # an average over 50 steps
 custom_hooks = [dict(type='CaptureHook', regions=[dict(type='StepRegion'), dict(type='EvalRegion')])]
