@@ -200,3 +200,8 @@ def test_half_precision_gives_what_its_float32_values_give(head, predict):
         (expected,) = predict(head, exact, GRID, [META], path=path, **OPTIONS)
         assert found['masks'] == expected['masks']
         assert torch.equal(found['boxes'], expected['boxes'])
+
+
+def test_a_head_without_prototypes_is_refused():
+    with pytest.raises(ValueError, match=r'num_prototypes=0 leaves no mask'):
+        HEADS.build({'type': 'SegmentHead', 'in_channels': (64, 128, 256), 'num_classes': 5, 'num_prototypes': 0})

@@ -55,7 +55,8 @@ class YOLODetector(BaseModel):
         nms_score_threshold: the same on the path ``'nms'`` alone, which would else rank every anchor.
         nms_iou_threshold: on the path ``'nms'``, what overlaps a better box of its class by more is dropped.
         frozen: paths of modules of ``network`` that training leaves alone, such as ``('backbone',)``: no gradient,
-            no step, no decay, and BatchNorm in evaluation mode whatever mode the detector is in.
+            no step, no decay, and BatchNorm in evaluation mode whatever mode the detector is in. A segmentation head
+            that is frozen whole gives no semantic map, as in evaluation, and the loss then has no such term.
         init_cfg: mmengine's initialisation, for example from a checkpoint.
 
     Raises:

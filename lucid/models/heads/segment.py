@@ -53,6 +53,8 @@ class SegmentHead(nn.Module):
         parallel: Parallel | None = None,
     ) -> None:
         super().__init__()
+        if num_prototypes < 1:
+            raise ValueError(f'model.head.num_prototypes={num_prototypes} leaves no mask; the published number is 32')
         self.parallel = parallel
         self.one_to_many, self.one_to_one = make_branches(
             in_channels, num_classes=num_classes, box_start=box_start, parallel=parallel

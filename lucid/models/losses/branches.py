@@ -3,6 +3,7 @@
 Shape suffixes: 2 branches (one-to-many, one-to-one), B images, A anchors, C classes.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -40,9 +41,18 @@ class Branches(NamedTuple):
 
 
 def build_assigner(stated: Mapping[str, Any], default: Mapping[str, Any]) -> TaskAlignedAssigner:
-    """The assigner of a config: what it states, over the default unless it states a type of its own."""
-    built: TaskAlignedAssigner = TASK_UTILS.build(dict(stated) if 'type' in stated else {**default, **stated})
+    """The assigner of a config: what it states, over the default unless it states another type."""
+    type_of = {'type': default['type'], **stated}['type']
+    same = type_of in (default['type'], TASK_UTILS.get(default['type']))
+    built: TaskAlignedAssigner = TASK_UTILS.build({**default, **stated} if same else dict(stated))
     return built
+
+
+def check_gains(**gains: float) -> None:
+    """Raise ``ValueError`` for a gain of a config that is negative or no finite number."""
+    for name, gain in gains.items():
+        if not 0 <= gain < math.inf:
+            raise ValueError(f'model.loss.{name}={gain} is negative or not finite; make it 0 or more')
 
 
 def loss_dtype(outputs: DenseOutputs) -> torch.dtype:

@@ -15,6 +15,7 @@ from lucid.models.losses.branches import (
     assign_branches,
     blend,
     build_assigner,
+    check_gains,
     detection_terms,
 )
 from lucid.registry import LOSSES
@@ -36,7 +37,7 @@ class DetectionLoss(nn.Module):
         box_gain: of the CIoU term.
         cls_gain: of the classification term.
         l1_gain: of the L1 term.
-        assigner_o2m: config of the one-to-many assigner; without a type, what it states changes the default.
+        assigner_o2m: config of the one-to-many assigner; what it states changes the default, unless it is another type.
         assigner_o2o: config of the one-to-one assigner; likewise.
 
     Attributes:
@@ -59,6 +60,7 @@ class DetectionLoss(nn.Module):
         assigner_o2o: Mapping[str, Any] = ONE_TO_ONE,
     ) -> None:
         super().__init__()
+        check_gains(box_gain=box_gain, cls_gain=cls_gain, l1_gain=l1_gain)
         self.num_classes = num_classes
         self.box_gain = box_gain
         self.cls_gain = cls_gain

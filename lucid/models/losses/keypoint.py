@@ -17,6 +17,7 @@ from lucid.models.losses.branches import (
     assign_branches,
     blend,
     build_assigner,
+    check_gains,
     detection_terms,
 )
 from lucid.models.losses.flow import RealNVP
@@ -75,14 +76,14 @@ class KeypointLoss(nn.Module):
         box_gain: of the CIoU term.
         cls_gain: of the classification term.
         l1_gain: of the L1 term.
-        assigner_o2m: config of the one-to-many assigner; without a type, what it states changes the default.
+        assigner_o2m: config of the one-to-many assigner; what it states changes the default, unless it is another type.
         assigner_o2o: config of the one-to-one assigner; likewise.
 
     Attributes:
         branch_weight: as of ``DetectionLoss``.
 
     Raises:
-        ValueError: ``num_keypoints`` is below 1, or ``sigmas`` are not as many numbers above 0.
+        ValueError: ``num_keypoints`` is below 1, ``sigmas`` are not as many numbers above 0, or a gain is below 0.
 
     Source: YOLO26 (arXiv:2606.03748) sec. 3.4.2 Eq. 10, 11; residual log-likelihood estimation (arXiv:2107.11291)
     Eq. 8, in which ln s stands once. Units of the box's sides, and one flow for both branches, are open gaps.
@@ -116,6 +117,9 @@ class KeypointLoss(nn.Module):
                 f'sigmas={tuple(sigmas)} are not num_keypoints={num_keypoints} numbers above 0; '
                 'give one per keypoint, or None for the usual ones'
             )
+        check_gains(
+            keypoint_gain=keypoint_gain, oks_gain=oks_gain, box_gain=box_gain, cls_gain=cls_gain, l1_gain=l1_gain
+        )
         self.num_classes = num_classes
         self.num_keypoints = num_keypoints
         self.keypoint_gain = keypoint_gain

@@ -17,6 +17,7 @@ from lucid.models.losses.branches import (
     assign_branches,
     blend,
     build_assigner,
+    check_gains,
     class_sums,
 )
 from lucid.models.losses.regression import distance_loss, keep_foreground
@@ -47,14 +48,14 @@ class OrientedLoss(nn.Module):
         angle_gain: of the angle term; 1 is reported to destabilise elongated boxes.
         cls_gain: of the classification term.
         aspect_scale: logarithm of the aspect at which the angle term has lost a factor of e.
-        assigner_o2m: config of the one-to-many assigner; without a type, what it states changes the default.
+        assigner_o2m: config of the one-to-many assigner; what it states changes the default, unless it is another type.
         assigner_o2o: config of the one-to-one assigner; likewise.
 
     Attributes:
         branch_weight: as of ``DetectionLoss``.
 
     Raises:
-        ValueError: ``aspect_scale`` is not above 0.
+        ValueError: ``aspect_scale`` is not above 0, or a gain is below.
 
     Source: YOLO26 (arXiv:2606.03748) sec. 3.4.3 Eq. 13 to 15; ProbIoU (arXiv:2106.06072). The gain of the angle is
     nowhere published.
@@ -75,6 +76,7 @@ class OrientedLoss(nn.Module):
         assigner_o2o: Mapping[str, Any] = ROTATED,
     ) -> None:
         super().__init__()
+        check_gains(rbox_gain=rbox_gain, rl1_gain=rl1_gain, angle_gain=angle_gain, cls_gain=cls_gain)
         if not aspect_scale > 0:
             raise ValueError(f'aspect_scale={aspect_scale} is not above 0; the published value is 3')
         self.num_classes = num_classes

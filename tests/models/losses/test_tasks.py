@@ -1,5 +1,6 @@
 """What the losses of masks, oriented boxes and keypoints have in common."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -269,3 +270,26 @@ class TestInterface:
         assert isinstance(built, nn.Module)
         assert (built.assigner_o2m.topk, built.assigner_o2o.topk, built.assigner_o2o.topk_final) == (13, 7, 1)
         assert built.assigner_o2m.rotated == built.assigner_o2o.rotated == (task == 'oriented')
+
+    def test_naming_the_usual_assigner_changes_nothing_and_another_is_taken_as_it_is(
+        self, task: str, make: Callable
+    ) -> None:
+        name = type(make(task, 0).loss).__name__
+        points = {'num_keypoints': 4} if task == 'keypoint' else {}
+        named = {'type': 'TaskAlignedAssigner', 'topk': 13}
+        built = LOSSES.build({'type': name, 'num_classes': 3, 'assigner_o2o': named, **points})
+        assert (built.assigner_o2o.topk, built.assigner_o2o.topk_final) == (13, 1)
+        assert built.assigner_o2o.rotated == (task == 'oriented')
+        built = LOSSES.build({'type': name, 'num_classes': 3, 'assigner_o2o': {'type': nn.Identity}, **points})
+        assert type(built.assigner_o2o) is nn.Identity
+
+    @pytest.mark.parametrize('gain', [-0.5, float('nan'), float('inf')])
+    def test_a_gain_that_is_none_is_refused_by_name(self, task: str, gain: float, make: Callable) -> None:
+        name = type(make(task, 0).loss).__name__
+        points = {'num_keypoints': 4} if task == 'keypoint' else {}
+        gains = [argument for argument in inspect.signature(LOSSES.get(name)).parameters if argument.endswith('_gain')]
+        assert len(gains) >= 3
+        for argument in gains:
+            with pytest.raises(ValueError, match=rf'model\.loss\.{argument}={gain} .*make it 0 or more'):
+                LOSSES.build({'type': name, 'num_classes': 3, argument: gain, **points})
+        LOSSES.build({'type': name, 'num_classes': 3, gains[0]: 0.0, **points})
