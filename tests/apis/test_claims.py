@@ -53,7 +53,7 @@ def write(tmp_path: Path) -> Write:
 def test_a_whole_record_of_this_code_proves(write: Write) -> None:
     found = status('network', write())
     assert found.proven
-    assert '[record](evidence/network.json) of 2026-01-02: Card 1, torch 2.11, Python 3.12; 55 tests' in found.why
+    assert '[record](evidence/network.json) of 2026-01-02: Card 1, torch 2.11, Python 3.12; 60 tests' in found.why
     assert '12 parity runs of at least 50 steps equal' in found.why
 
 
@@ -68,6 +68,22 @@ def test_a_whole_record_of_this_code_proves(write: Write) -> None:
 )
 def test_less_does_not(write: Write, changes: dict[str, Any], why: str) -> None:
     assert status('network', write(**changes)) == (False, why)
+
+
+def test_a_change_of_what_judges_leaves_a_record_alone_and_of_what_runs_does_not(write: Write) -> None:
+    code = code_of(['capture/pool.py'])
+    assert status('network', write(tests={'code': {'apis/claims.py': 'other', **code}})).proven
+    assert not status('network', write(tests={'code': {'apis/proof.py': 'other', **code}})).proven
+
+
+def test_a_claim_without_parity_runs_is_proven_by_its_tests(tmp_path: Path) -> None:
+    assert CLAIMS['evaluation'].parity == ()
+    for part in CLAIMS['evaluation'].parts():
+        assert not status('evaluation', tmp_path).proven
+        record(tmp_path / 'evaluation.json', part, outcome(part))
+    found = status('evaluation', tmp_path)
+    assert found.proven
+    assert found.why.endswith('Python 3.12; 25 tests passed, twice')
 
 
 def test_without_record_a_claim_is_unproven(tmp_path: Path) -> None:

@@ -236,3 +236,11 @@ def kit() -> Any:
         images=images,
         pair=pair,
     )
+
+
+@pytest.fixture
+def no_kept_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recordings whose backward reuses the activations' memory, as of a region that has captured another signature."""
+    from lucid.capture.incoming import IncomingGradients
+
+    monkeypatch.setattr(IncomingGradients, 'may_differ', property(lambda self: False))

@@ -209,6 +209,7 @@ def gradients_of(model):
     return {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
 
 
+@pytest.mark.usefixtures('no_kept_graph')
 def test_gradients_in_graph_memory_are_moved_before_an_evaluation(captured, kit):
     """Two micro-batches of one window, with an evaluation between them; ``.grad`` lies in the graph's own memory."""
     batches, model = kit.images(2), kit.Detector().to(captured.device)

@@ -87,6 +87,7 @@ def test_control_eager_equals_eager_on_the_card(on_cuda, kit, dtype):
 
 
 @pytest.mark.parametrize('ownership', [CopyInBackward, CopyInBackwardSynchronized, NeverCopy])
+@pytest.mark.usefixtures('no_kept_graph')
 def test_control_copying_after_the_forward_replay_is_too_late_in_a_shared_pool(captured, kit, ownership):
     found, _ = both(
         kit, captured, kit.images(4), gradients='adopt', accumulate=2, parts={'ownership': lambda _: ownership()}
@@ -666,6 +667,7 @@ def test_control_a_strong_hold_never_ends(captured, kit):
 
 
 @pytest.mark.parametrize('shared', [True, False])
+@pytest.mark.usefixtures('no_kept_graph')
 def test_a_forward_replay_alone_destroys_gradient_buffers_in_a_shared_pool_only(captured, kit, shared):
     _, candidate = kit.pair(captured)
     region = captured.capture(candidate, shared=shared)
