@@ -273,6 +273,7 @@ def test_in_a_fresh_process_every_tool_shows_its_help_and_the_registries_find_ev
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count('usage: ') == len(tools)
+    assert len(re.findall('^examples', done.stdout, flags=re.M)) == len(tools)  # as the README says
 
 
 @pytest.fixture

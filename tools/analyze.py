@@ -10,10 +10,18 @@ from lucid.apis import load_config
 from lucid.apis.analysis import analyze, print_cost
 from lucid.apis.options import add_cfg_options
 
+EXAMPLES = """examples:
+  tools/analyze.py configs/yolo/detect_n_coco.py
+  tools/analyze.py configs/yolo_capture.py --image-size 640 --num-classes 3 --json work_dirs/cost.json
+  tools/analyze.py configs/yolo/segment_n_coco.py --cfg-options model.scale=s
+"""
+
 
 def main() -> int:
     """Parse the command line and print; 2 where the config or the size cannot be meant."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('config', type=Path, help='config file')
     parser.add_argument('--image-size', type=int, nargs='+', help="side, or height and width (default: the config's)")
     parser.add_argument('--num-classes', type=int, help="number of classes (default: the config's, else 80)")

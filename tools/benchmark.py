@@ -12,6 +12,7 @@ from lucid.apis import ConfigError, load_config
 from lucid.apis.benchmark import PARTS, benchmark
 from lucid.apis.benchmark_plot import save_plot
 from lucid.apis.benchmark_table import print_benchmark, print_profile
+from lucid.apis.gpu_time import device_option
 from lucid.apis.options import add_cfg_options
 from lucid.apis.parity import PRECISIONS
 
@@ -48,7 +49,9 @@ def main() -> int:
     parser.add_argument('--micro-batches', type=int, default=20, metavar='N', help='of a turn (default: %(default)s)')
     parser.add_argument('--only', nargs='+', choices=PARTS, default=list(PARTS), help='what is measured (default: all)')
     parser.add_argument('--profile', action='store_true', help='the longest kernels of each variant, by kind')
-    parser.add_argument('--device', help='cuda or cuda:N; the CPU runs it too, but its times mean nothing')
+    parser.add_argument(
+        '--device', type=device_option, help='cuda or cuda:N; the CPU runs it too, but its times mean nothing'
+    )
     parser.add_argument('--json', type=Path, metavar='FILE', help='write the result there too')
     parser.add_argument('--plot', type=Path, metavar='FILE', help='draw the timings there, as PNG')
     add_cfg_options(parser)

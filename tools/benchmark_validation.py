@@ -13,10 +13,18 @@ from lucid.apis import CheckpointError, ConfigError, load_config
 from lucid.apis.options import add_cfg_options
 from lucid.apis.validation_time import print_times, validation_time
 
+EXAMPLES = """examples:
+  tools/benchmark_validation.py configs/yolo_capture.py
+  tools/benchmark_validation.py configs/yolo_capture.py --checkpoint work_dirs/yolo_capture/best.pth --workers 4
+  tools/benchmark_validation.py configs/yolo/segment_n_shapes.py --batches 4 --rounds 3 --json work_dirs/validation.json
+"""
+
 
 def main() -> int:
     """Parse the command line and measure; 2 where nothing could be measured, 1 where variants differ."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('config', type=Path, help='config file')
     parser.add_argument('--checkpoint', type=Path, metavar='FILE', help='weights to evaluate (default: random ones)')
     parser.add_argument('--batches', type=int, default=16, metavar='N', help='of a pass, at most (default: 16)')
@@ -29,6 +37,8 @@ def main() -> int:
         parser.error('--batches and --rounds take numbers of at least 1, --workers of at least 0')
     console = Console(width=120)
     try:
+        if args.json is not None:  # before minutes of measuring
+            args.json.parent.mkdir(parents=True, exist_ok=True)
         found = validation_time(
             load_config(args.config, args.cfg_options),
             checkpoint=args.checkpoint,
@@ -36,14 +46,13 @@ def main() -> int:
             rounds=args.rounds,
             num_workers=args.workers,
         )
-    except (ConfigError, CheckpointError, FileNotFoundError) as error:
+    except (ConfigError, CheckpointError, OSError) as error:
         print(f'error: {error}', file=sys.stderr)
         return 2
     if not torch.cuda.is_available():
         console.print('There is no CUDA card: nothing is captured, and its times say nothing about one.')
     print_times(found, console)
     if args.json is not None:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(found, indent=2) + '\n')
     return 0 if found['same'] else 1
 

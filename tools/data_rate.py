@@ -9,6 +9,7 @@ from pathlib import Path
 from lucid.apis import ConfigError, load_config
 from lucid.apis.data_rate import data_rates
 from lucid.apis.data_ways import WAYS
+from lucid.apis.gpu_time import device_option
 from lucid.apis.options import add_cfg_options
 from lucid.apis.training_pair import PRECISIONS
 
@@ -35,13 +36,19 @@ def main() -> int:
     parser.add_argument('--seconds', type=float, default=1.5, metavar='S', help='of a round (default: %(default)s)')
     parser.add_argument('--rounds', type=int, default=3, metavar='N', help='of each figure (default: %(default)s)')
     parser.add_argument('--precision', choices=tuple(PRECISIONS), default='bf16', help='of the step (%(default)s)')
-    parser.add_argument('--device', help='cuda, cuda:N or cpu; the CPU draws too, but its times say nothing of a card')
+    parser.add_argument(
+        '--device',
+        type=device_option,
+        help='cuda, cuda:N or cpu; the CPU draws too, but its times say nothing of a card',
+    )
     parser.add_argument('--json', type=Path, metavar='FILE', help='write the result there too')
     add_cfg_options(parser)
     args = parser.parse_args()
     if args.rounds < 1 or min(args.workers) < 0 or args.seconds <= 0:
         parser.error('--rounds takes a number of at least 1, --workers of at least 0, --seconds one above 0')
     try:
+        if args.json:  # before minutes of measuring
+            args.json.parent.mkdir(parents=True, exist_ok=True)
         found = data_rates(
             load_config(args.config, args.cfg_options),
             workers=args.workers,
@@ -52,7 +59,7 @@ def main() -> int:
             precision=args.precision,
             device=args.device,
         )
-    except (ConfigError, FileNotFoundError) as error:
+    except (ConfigError, OSError) as error:
         print(f'error: {error}', file=sys.stderr)
         return 2
     print('\n'.join(found.lines()))

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from lucid.apis import ConfigError, load_config
+from lucid.apis.gpu_time import device_option
 from lucid.apis.host_time import host_time
 from lucid.apis.options import add_cfg_options
 from lucid.apis.parity import PRECISIONS, check_parity, print_parity
@@ -38,7 +39,9 @@ def main() -> int:
         '--precision', nargs='+', choices=tuple(PRECISIONS), default=list(PRECISIONS), help='default: all'
     )
     parser.add_argument('--steps', type=int, default=10, metavar='N', help='optimizer steps (default: %(default)s)')
-    parser.add_argument('--device', help='cpu, cuda or cuda:N (default: a CUDA card where there is one)')
+    parser.add_argument(
+        '--device', type=device_option, help='cpu, cuda or cuda:N (default: a CUDA card where there is one)'
+    )
     parser.add_argument('--host-time', action='store_true', help="measure a replayed call's host time too")
     parser.add_argument('--json', type=Path, metavar='FILE', help='write the result there too')
     add_cfg_options(parser)
@@ -48,6 +51,8 @@ def main() -> int:
     if args.host_time and {*args.region.split('+')} & {'step', 'loss'}:
         parser.error('--host-time measures the calls of a module: give its path as --region')
     try:
+        if args.json:  # before minutes of training
+            args.json.parent.mkdir(parents=True, exist_ok=True)
         cfg = load_config(args.config, args.cfg_options)
         parity = check_parity(
             cfg,
@@ -62,7 +67,7 @@ def main() -> int:
         if args.host_time:
             record['host_time'] = host_time(cfg, region=args.region, precision=args.precision[0], device=args.device)
             print(f'host milliseconds of a replayed call: {json.dumps(record["host_time"])}')
-    except (ConfigError, FileNotFoundError) as error:
+    except (ConfigError, OSError) as error:
         print(f'error: {error}', file=sys.stderr)
         return 2
     if args.json:

@@ -16,6 +16,7 @@ from lucid.apis import (
     train,
 )
 from lucid.apis.options import add_cfg_options
+from lucid.capture.errors import CaptureError
 
 EXAMPLES = """examples:
   tools/train.py configs/yolo_capture.py
@@ -62,6 +63,11 @@ def main() -> int:
         train(cfg, resume=args.resume, overwrite=args.overwrite)
     except (ConfigError, CheckpointError, ImageError, FileNotFoundError, NonFiniteLossError) as error:
         print(f'error: {error}', file=sys.stderr)
+        return 2
+    except CaptureError as error:
+        if type(error) is not CaptureError or error.__cause__ is not None:
+            raise  # the stack leads to the line of the model
+        print(f'error: {error}', file=sys.stderr)  # strict
         return 2
     except Interrupted as stop:
         return 128 + stop.signum

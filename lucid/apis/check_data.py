@@ -78,7 +78,7 @@ def check_data(
     if all(problem.kind == 'unreadable_split' for read in reads for problem in read.problems) and not any(
         read.dataset for read in reads
     ):
-        raise ConfigError('\n'.join(problem.text for read in reads for problem in read.problems))
+        raise ConfigError('\n'.join(dict.fromkeys(problem.text for read in reads for problem in read.problems)))
     datasets = {read.source.split: read.dataset for read in reads if read.dataset is not None}
     folders = sorted({folder for dataset in datasets.values() for folder in _folders(dataset)})
     for place in filter(None, (out, json_file)):

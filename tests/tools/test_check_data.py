@@ -85,3 +85,11 @@ def test_an_image_size_that_is_none_is_refused(call, folder, sizes):
     with pytest.raises(SystemExit) as stop:
         call(folder, '--image-size', *sizes)
     assert stop.value.code == 2
+
+
+def test_what_is_wrong_with_every_split_is_said_once(call, folder, capsys, tmp_path):
+    target = tmp_path / 'yolo'
+    target.mkdir()
+    (target / 'data.yaml').write_text('train: images/train\nval: images/val\nnames: [a, b]\nnc: 3\n')
+    assert call(target) == 2
+    assert capsys.readouterr().err.count('nc is 3, but names lists 2 classes') == 1

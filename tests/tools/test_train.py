@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from lucid.engine import checkpoint as files
 
@@ -201,3 +202,12 @@ def test_two_processes_share_the_effective_batch_start_from_weights_and_stop_tog
     assert all(
         value.equal(before[name]) for name, value in content['state_dict'].items() if 'backbone.to_p3.0.c' in name
     )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason='strict fails where there is no card')
+def test_strict_without_a_card_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    hook = "custom_hooks=[{'type':'CaptureHook','strict':True,'regions':[{'type':'StepRegion'}]}]"
+    assert call(monkeypatch, *arguments, hook) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith('error: strict: step: there is no CUDA card; ')
