@@ -12,7 +12,7 @@ from lucid.apis import ConfigError, load_config
 from lucid.apis.benchmark import PARTS, benchmark
 from lucid.apis.benchmark_plot import save_plot
 from lucid.apis.benchmark_table import print_benchmark, print_profile
-from lucid.apis.gpu_time import device_option
+from lucid.apis.device_option import device_option
 from lucid.apis.options import add_cfg_options
 from lucid.apis.parity import PRECISIONS
 

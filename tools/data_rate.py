@@ -9,7 +9,7 @@ from pathlib import Path
 from lucid.apis import ConfigError, load_config
 from lucid.apis.data_rate import data_rates
 from lucid.apis.data_ways import WAYS
-from lucid.apis.gpu_time import device_option
+from lucid.apis.device_option import device_option
 from lucid.apis.options import add_cfg_options
 from lucid.apis.training_pair import PRECISIONS
 

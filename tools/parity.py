@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from lucid.apis import ConfigError, load_config
-from lucid.apis.gpu_time import device_option
+from lucid.apis.device_option import device_option
 from lucid.apis.host_time import host_time
 from lucid.apis.options import add_cfg_options
 from lucid.apis.parity import PRECISIONS, check_parity, print_parity

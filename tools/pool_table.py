@@ -3,7 +3,7 @@
 
 import argparse
 
-from lucid.apis.gpu_time import device_option
+from lucid.apis.device_option import device_option
 from lucid.apis.pool_table import measure_pool, print_pool_table
 from lucid.models.layers.scale import SCALES
 

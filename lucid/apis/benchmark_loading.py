@@ -2,12 +2,13 @@
 
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader
 
 from lucid.apis.data import close_workers
+from lucid.apis.data_ways import endless
 
 
 class Loading(NamedTuple):
@@ -49,7 +50,7 @@ def loading_rate(
     turn = max(loader.num_workers, 1)
     num_batches = -(-num_batches // turn) * turn
     waiting = turn * (loader.prefetch_factor or 1)  # read ahead while nobody asked
-    batches = _endless(loader)
+    batches = endless(loader)
     try:
         _take(batches, max(2 * waiting, min(len(loader), num_batches)), _nothing, wait)
         loaded = [_take(batches, num_batches, _nothing, wait) for _ in range(rounds)]
@@ -73,12 +74,3 @@ def _take(batches: Iterator[Any], number: int, prepare: Callable[[Any], object],
 
 def _nothing(_: Any) -> None:
     """Leave a batch as the loader made it."""
-
-
-def _endless(loader: DataLoader) -> Generator[Any, None, None]:
-    set_epoch, epoch = getattr(loader.sampler, 'set_epoch', None), 0
-    while True:
-        if set_epoch is not None:
-            set_epoch(epoch)  # without the number of epochs, so that mosaic stays open
-        yield from loader
-        epoch += 1

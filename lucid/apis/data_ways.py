@@ -1,10 +1,9 @@
 """The ways in which the images of one training can come to the device, for measurements."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader, Dataset
 
 from lucid.apis.data import build_dataloader
@@ -38,7 +37,7 @@ def pool_of(loader: DataLoader) -> ImagePool | None:
     return getattr(loader, 'pool', None)
 
 
-def endless(loader: DataLoader) -> Iterator[Any]:
+def endless(loader: DataLoader) -> Generator[Any, None, None]:
     """Batches of a loader, epoch after epoch, none of them near the end of a run: mosaic stays open."""
     set_epoch = getattr(loader.sampler, 'set_epoch', None)
     for epoch in itertools.count():
@@ -54,9 +53,3 @@ def fill_pool(loader: DataLoader, batches: Iterator[Any], prepare: Callable[[Any
         if pool is None or pool.counts['dropped']:
             break
         prepare(next(batches))
-
-
-def wait(device: torch.device) -> None:
-    """Until a device has done what it was asked for."""
-    if device.type == 'cuda':
-        torch.cuda.synchronize(device)

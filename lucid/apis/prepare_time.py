@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lucid.apis.data_ways import endless, fill_pool, loader_of, wait
+from lucid.apis.benchmark_clock import wait
+from lucid.apis.data_ways import endless, fill_pool, loader_of
 from lucid.apis.region_names import make_regions
 from lucid.apis.training_pair import TrainingPair
 
