@@ -1,8 +1,7 @@
 import json
-import runpy
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from lucid.apis import overfit as module
 from lucid.apis.overfit import GATES, child
 
-TOOL = Path(__file__).parents[2] / 'tools' / 'overfit.py'
 QUICK = (
     *('image_size=64', 'train_cfg.max_epochs=1', 'train_cfg.val_interval=1', 'train_dataloader.num_workers=0'),
     *('train_dataloader.persistent_workers=False', 'val_dataloader.num_workers=0'),
@@ -23,15 +21,8 @@ Call = Callable[..., int]
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch) -> Call:
-    def run(*arguments: str) -> int:
-        monkeypatch.setattr(sys, 'argv', [str(TOOL), *arguments])
-        try:
-            return runpy.run_path(str(TOOL))['main']()
-        except SystemExit as end:
-            return end.code
-
-    return run
+def call(run_tool: Call) -> Call:
+    return partial(run_tool, 'overfit')
 
 
 def here(command: list[str], **kwargs: Any) -> None:

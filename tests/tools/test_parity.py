@@ -1,29 +1,18 @@
 import json
-import runpy
-import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-TOOL = Path(__file__).parents[2] / 'tools' / 'parity.py'
 TINY = Path(__file__).parents[1] / 'configs' / 'tiny.py'
 Call = Callable[..., int]
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch) -> Call:
-    """The tool in this process: starting one takes longer than the rest of a test. Documents start it."""
-
-    def run(*arguments: str) -> int:
-        monkeypatch.setattr(sys, 'argv', [str(TOOL), *arguments])
-        try:
-            return runpy.run_path(str(TOOL))['main']()
-        except SystemExit as end:
-            return end.code
-
-    return run
+def call(run_tool: Call) -> Call:
+    return partial(run_tool, 'parity')
 
 
 def test_the_tool_compares_on_the_cpu_and_writes_json(

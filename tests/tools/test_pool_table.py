@@ -1,10 +1,6 @@
-import runpy
-import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
-
-TOOL = Path(__file__).parents[2] / 'tools' / 'pool_table.py'
 
 
 @pytest.mark.parametrize(
@@ -16,10 +12,7 @@ TOOL = Path(__file__).parents[2] / 'tools' / 'pool_table.py'
     ],
 )
 def test_what_cannot_be_meant_is_refused(
-    words: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run_tool: Callable[..., int], words: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, 'argv', [str(TOOL), *words.split()])
-    with pytest.raises(SystemExit) as end:
-        runpy.run_path(str(TOOL))['main']()
-    assert end.value.code == 2
+    assert run_tool('pool_table', *words.split()) == 2
     assert message in capsys.readouterr().err
