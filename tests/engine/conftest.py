@@ -185,6 +185,9 @@ def line_runner(tmp_path: Path) -> Callable[..., Runner]:
         hooks: Sequence[Hook] = (),
         *,
         length: int = 10,
+        rows: Rows | None = None,
+        workers: int = 0,
+        lasting: bool = True,
         epochs: int = 2,
         accumulate: int = 1,
         scores: Iterable[float] | None = None,
@@ -195,8 +198,9 @@ def line_runner(tmp_path: Path) -> Callable[..., Runner]:
         on_nonfinite: str = 'raise',
         model: BaseModel | None = None,
     ) -> Runner:
-        rows = Rows(length)
+        rows = rows or Rows(length)
         loader = partial(DataLoader, rows, batch_size=2, collate_fn=collate_rows)
+        options = {'num_workers': workers, 'persistent_workers': lasting and workers > 0}
         model = model or Line()
         optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
         validation = {
@@ -208,7 +212,7 @@ def line_runner(tmp_path: Path) -> Callable[..., Runner]:
         return Runner(
             model=model,
             work_dir=str(work_dir or tmp_path),
-            train_dataloader=loader(sampler=sampler or EpochSampler(rows, seed=0)),
+            train_dataloader=loader(sampler=sampler or EpochSampler(rows, seed=0), **options),
             train_cfg={'type': 'EpochTrainLoop', 'max_epochs': epochs, **(train_cfg or {})},
             optim_wrapper=OptimWrapper(
                 optimizer,
