@@ -189,8 +189,7 @@ def test_no_more_is_asked_ahead_than_inside_an_epoch(stream: Stream, num_workers
     one = stream(given)
     assert len(taken(one, [0])[0]) == 3
     assert list(one._plan.asked) == [1, 1, 1, 2][: num_workers * prefetch]
-    for _ in taken(one, [1, 2]):
-        pass
+    taken(one, [1, 2])
     one.close()  # which waits for the workers
     assert dataset.asked[0].tolist() == [1] * 10
     assert int(dataset.asked.sum()) <= 30 + 4 * num_workers * prefetch
