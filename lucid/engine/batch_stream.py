@@ -39,7 +39,7 @@ class BatchStream:
             position: Batches of the epoch that are done.
 
         Yields:
-            What the loader would.
+            Any: Batches, as the loader does.
 
         Raises:
             Exception: What a worker, or the sampler, raised for this epoch.

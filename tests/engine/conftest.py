@@ -1,5 +1,5 @@
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from lucid.datasets import EpochSampler
+from lucid.engine.batch_stream import BatchStream
 from lucid.engine.optim_wrappers import OptimWrapper
 from lucid.engine.optimizers import SGD
 
@@ -231,3 +232,17 @@ def line_runner(tmp_path: Path) -> Callable[..., Runner]:
         )
 
     return make
+
+
+@pytest.fixture
+def stream() -> Iterator[Callable[[DataLoader], BatchStream]]:
+    """Makes streams whose workers end with the test."""
+    made: list[BatchStream] = []
+
+    def make(loader: DataLoader) -> BatchStream:
+        made.append(BatchStream(loader))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

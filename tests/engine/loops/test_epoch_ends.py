@@ -172,6 +172,7 @@ def test_a_stop_and_a_failure_end_workers_and_a_resumed_run_skips_no_batch(line_
         line_runner([second], epochs=3, workers=1, load_from=folder / 'last.pth', work_dir=folder).train()
         assert first.batches + second.batches == whole.batches
         assert len(first.batches) == stop_at + 1
+    assert not any(worker.is_alive() for worker in second.workers)
     failing = Trace(fail_at=3)
     with pytest.raises(ArithmeticError):
         trained(line_runner, failing, epochs=3, workers=1)
@@ -188,3 +189,15 @@ def test_a_second_run_of_a_loop_that_failed_trains_the_batches_of_its_place(line
     trace.fail_at = None
     runner.train_loop.run()
     assert trace.batches == whole.batches[:4] + whole.batches[3:]  # the one that failed comes again
+
+
+def test_workers_end_though_a_hook_cannot_close(line_runner: Toy) -> None:
+    class Unclosing(Trace):
+        def close(self, runner: Runner) -> None:
+            raise OSError('no space left')
+
+    trace = Unclosing()
+    with pytest.raises(OSError, match='no space left'):
+        trained(line_runner, trace, workers=1)
+    assert trace.workers
+    assert not any(worker.is_alive() for worker in trace.workers)
