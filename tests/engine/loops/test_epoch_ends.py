@@ -1,6 +1,9 @@
 """Training with workers that go on over the ends of epochs."""
 
 import multiprocessing
+import os
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -201,3 +204,25 @@ def test_workers_end_though_a_hook_cannot_close(line_runner: Toy) -> None:
         trained(line_runner, trace, workers=1)
     assert trace.workers
     assert not any(worker.is_alive() for worker in trace.workers)
+
+
+def test_a_worker_that_is_killed_in_a_validation_costs_this_validation_only(line_runner: Toy, tmp_path: Path) -> None:
+    """torch raises as soon as the process is gone, whatever the main one does; the epoch was written before."""
+    rows = Noted()
+
+    def kill() -> bool:
+        (worker,) = trace.workers
+        os.kill(worker.pid, signal.SIGKILL)
+        time.sleep(60)  # the signal of its end interrupts this
+        return True
+
+    trace = Trace(validation_1=kill)
+    with pytest.raises(RuntimeError, match='killed by signal: Killed'):
+        line_runner([trace, CheckpointHook(save_best=SCORE)], rows=rows, workers=1, scores=[0.5] * 2).train()
+    meta = files.load(tmp_path / 'last.pth')['meta']
+    assert (meta['epoch'], meta['iter'], meta['validation_pending']) == (1, 5, True)
+    resumed = Trace()
+    saver = CheckpointHook(save_best=SCORE)
+    line_runner([resumed, saver], workers=1, scores=[0.5] * 2, load_from=tmp_path / 'last.pth').train()
+    assert resumed.events[:2] == ['validation_1', 'epoch_1']
+    assert trace.batches + resumed.batches == trained(line_runner).batches
