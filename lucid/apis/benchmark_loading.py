@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader
 
-from lucid.apis.data import close_workers
+from lucid.engine.batch_stream import close_workers
 
 
 class Loading(NamedTuple):

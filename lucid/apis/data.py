@@ -143,17 +143,6 @@ def _end_with_parent(parent: int) -> None:
     os._exit(0)
 
 
-def close_workers(loader: DataLoader) -> None:
-    """End the workers that a loader keeps between epochs; a later iteration starts new ones.
-
-    Left to the end of Python they are killed, which the loader takes for a crash and reports.
-    """
-    iterator = getattr(loader, '_iterator', None)
-    if iterator is not None:
-        iterator._shutdown_workers()
-        loader._iterator = None
-
-
 def settle_classes(cfg: Config, dataset: Dataset) -> tuple[str, ...]:
     """Write the data set's number of classes into ``cfg.model`` and return the names; a stated number must agree."""
     classes = tuple(getattr(dataset, 'classes', ()))
