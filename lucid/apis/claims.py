@@ -67,6 +67,7 @@ CLAIMS: Mapping[str, Claim] = {
             *RUNS,
             'tests/capture/test_gradients.py',
             'tests/capture/test_guards.py',
+            'tests/capture/test_kept.py',
             'tests/capture/test_layout.py',
             'tests/capture/test_leaves.py',
             'tests/capture/test_precision.py',
