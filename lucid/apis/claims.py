@@ -70,6 +70,7 @@ CLAIMS: Mapping[str, Claim] = {
             'tests/capture/test_kept.py',
             'tests/capture/test_layout.py',
             'tests/capture/test_leaves.py',
+            'tests/capture/test_not_finite.py',
             'tests/capture/test_precision.py',
             'tests/capture/test_process.py',
             'tests/capture/test_routes.py',
