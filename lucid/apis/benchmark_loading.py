@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader
 
-from lucid.apis.data import close_workers
 from lucid.apis.data_ways import endless
+from lucid.engine.batch_stream import close_workers
 
 
 class Loading(NamedTuple):

@@ -90,8 +90,15 @@ def build_dataloader(
         The loader; its workers start with its first iteration.
 
     Raises:
-        ConfigError: It would have no batch, or a part of it cannot be built.
+        ConfigError: It would have no batch, a key of it says nothing, or a part of it cannot be built.
     """
+    on_device = cfg.get('device_images', False)
+    if not isinstance(on_device, bool):
+        raise ConfigError(f'{name}.device_images={on_device!r} is neither True nor False; set one of them')
+    if not on_device and cfg.get('device_pool_mb') is not None:
+        raise ConfigError(
+            f'{name}.device_pool_mb does nothing without {name}.device_images=True; set that too, or remove it'
+        )
     options = {key: value for key, value in cfg.items() if key not in ('dataset', 'sampler', 'collate_fn', *ON_DEVICE)}
     if cfg.get('sampler') is not None:
         options['sampler'] = _build(DATA_SAMPLERS, cfg['sampler'], dataset=dataset, seed=seed)
@@ -106,7 +113,7 @@ def build_dataloader(
     options['pin_memory'] = bool(options.get('pin_memory')) and torch.cuda.is_available()
     options['worker_init_fn'] = partial(start_worker, num_workers=options['num_workers'], rank=get_rank(), seed=seed)
     options['generator'] = torch.Generator().manual_seed(seed)
-    loader = _on_device(cfg, dataset, options, name) if cfg.get('device_images') else DataLoader(dataset, **options)
+    loader = _on_device(cfg, dataset, options, name) if on_device else DataLoader(dataset, **options)
     samples = len(options.get('sampler', dataset))
     if len(loader) == 0 < samples:
         raise ConfigError(
@@ -141,17 +148,6 @@ def _end_with_parent(parent: int) -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
         pass
     os._exit(0)
-
-
-def close_workers(loader: DataLoader) -> None:
-    """End the workers that a loader keeps between epochs; a later iteration starts new ones.
-
-    Left to the end of Python they are killed, which the loader takes for a crash and reports.
-    """
-    iterator = getattr(loader, '_iterator', None)
-    if iterator is not None:
-        iterator._shutdown_workers()
-        loader._iterator = None
 
 
 def settle_classes(cfg: Config, dataset: Dataset) -> tuple[str, ...]:

@@ -13,11 +13,11 @@ from mmengine.utils.dl_utils import set_multi_processing
 from torch.utils.data import DataLoader
 
 from lucid.apis.benchmark_clock import wait
-from lucid.apis.data import close_workers
 from lucid.apis.data_ways import WAYS, endless, fill_pool, loader_of, pool_of
 from lucid.apis.prepare_time import StepTime, prepare_times
 from lucid.apis.training_pair import TrainingPair
 from lucid.capture import Parts, TapeMemory
+from lucid.engine.batch_stream import close_workers
 from lucid.engine.environment import environment
 from lucid.registry import MODELS
 

@@ -27,6 +27,8 @@ def loader_of(way: str, given: Mapping[str, Any], *, dataset: Dataset, seed: int
         The loader.
     """
     options = {**given, 'num_workers': workers, 'persistent_workers': workers > 0, 'device_images': way != 'host'}
+    if way == 'host':
+        options.pop('device_pool_mb', None)
     if way == 'files':
         options['device_pool_mb'] = 0
     return build_dataloader(options, dataset=dataset, seed=seed)

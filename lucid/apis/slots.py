@@ -131,6 +131,7 @@ AT_LEAST: Mapping[str, int] = {
     'num_workers': 0,
     'prefetch_factor': 1,
     'device_pool_mb': 0,
+    'cache_mb': 0,
     'max_epochs': 1,
     'val_interval': 1,
     'val_begin': 0,

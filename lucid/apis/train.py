@@ -12,10 +12,10 @@ from typing import Any
 from mmengine.config import Config
 
 from lucid.apis.build import build_runner, complete
-from lucid.apis.data import close_workers
 from lucid.apis.processes import joined
 from lucid.apis.validate import ConfigError
 from lucid.engine import checkpoint as files
+from lucid.engine.batch_stream import close_workers
 from lucid.engine.checkpoint import CheckpointError, plain
 from lucid.engine.hooks import CheckpointHook
 from lucid.engine.loops import EpochTrainLoop, Stopped

@@ -23,7 +23,7 @@ from lucid.engine import checkpoint as files
 from lucid.engine.distributed import unwrapped
 from lucid.engine.host_workers import HostWorkers
 from lucid.engine.loops.evaluation import predicting
-from lucid.engine.predictions import Predictor, behind, has_seam
+from lucid.engine.predictions import Predictor, ahead, has_seam
 
 Found = list[list[dict[str, Any]]]
 
@@ -74,7 +74,7 @@ def validation_time(
         'captured, ahead': (True, _ahead, map),
     }
     if workers is not None:
-        variants[f'captured, ahead, {num_workers} processes'] = (True, _ahead, workers.map)
+        variants[f'captured, ahead, {num_workers} processes'] = (True, partial(_ahead, in_processes=True), workers.map)
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     found: dict[str, Found] = {}
     with predicting(runner, loop.evaluator):
@@ -167,10 +167,8 @@ def _one_by_one(batches: list[Any], predictor: Predictor) -> Iterator[Any]:
         yield list(predictor.launch(batch)())
 
 
-def _ahead(batches: list[Any], predictor: Predictor) -> Iterator[Any]:
-    launched: Iterator[tuple[Any, Iterator[Any]]] = behind(batches, predictor.launch, depth=1)
-    finished: Iterator[tuple[Any, list[Any]]] = behind(launched, lambda pair: partial(list, pair[1]), depth=1)
-    for _, outputs in finished:
+def _ahead(batches: list[Any], predictor: Predictor, *, in_processes: bool = False) -> Iterator[Any]:
+    for _, outputs in ahead(batches, predictor.launch, in_processes=in_processes):
         yield outputs
 
 

@@ -107,7 +107,7 @@ class CudaMemory:
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._handles: dict[str, Any] = {}
         self._num_live: dict[str, int] = {}
-        self._num_bytes = 0
+        self._num_bytes: dict[str, int] = {}
 
     def warm_up(self, body: Callable[[], object]) -> None:
         """Run ``body`` on the side stream, ordered after the current stream's work and before what follows."""
@@ -126,8 +126,8 @@ class CudaMemory:
         return CudaGraph(self, 'forward'), CudaGraph(self, 'forward' if self.shared else 'backward')
 
     def num_bytes(self) -> int:
-        """Bytes that the captures added to the memory reserved from the device."""
-        return self._num_bytes
+        """Bytes that the captures added to the memory reserved from the device, of pools that still have a graph."""
+        return sum(self._num_bytes.values())
 
     def enter(self, kind: str) -> Any:
         """The pool handle for a new capture."""
@@ -140,10 +140,12 @@ class CudaMemory:
     def leave(self, kind: str) -> None:
         """A graph of this kind is gone."""
         self._num_live[kind] -= 1
+        if not self._num_live[kind]:
+            self._num_bytes.pop(kind, None)  # the pool goes with its last graph
 
-    def took(self, num_bytes: int) -> None:
+    def took(self, kind: str, num_bytes: int) -> None:
         """A capture reserved ``num_bytes`` more."""
-        self._num_bytes += max(num_bytes, 0)
+        self._num_bytes[kind] = self._num_bytes.get(kind, 0) + max(num_bytes, 0)
 
 
 class CudaGraph:
@@ -185,7 +187,7 @@ class CudaGraph:
                     ) from error
                 raise
         self._graph = graph
-        memory.took(torch.cuda.memory_reserved(memory.device) - before)
+        memory.took(self._kind, torch.cuda.memory_reserved(memory.device) - before)
         return result
 
     def replay(self) -> None:

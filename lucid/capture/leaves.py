@@ -136,13 +136,36 @@ def leaves_of(outputs: Iterable[Tensor]) -> dict[int, tuple[Tensor, int]]:
     return uses
 
 
-def saved_by(run: Callable[[], object], parameters: list[nn.Parameter]) -> list[nn.Parameter]:
-    """Those of ``parameters`` whose memory autograd saves in ``run``; all where ``torch.func`` lets nobody watch."""
+def kept_by(
+    run: Callable[[], object], parameters: Sequence[Tensor], buffers: Sequence[Tensor], *, watched: bool
+) -> list[Tensor]:
+    """The parameters and buffers that autograd keeps in ``run`` for the backward: those whose change eager refuses.
+
+    A backward that reads another one reads what it holds by then, eager and replayed. What is compiled may keep others
+    when it is not ``watched``: then it is all of them, but for buffers that ``run`` writes itself. Left out are the
+    statistics of a normalisation in training, two fifths of all that autograd keeps: its backward does not read them,
+    and their operator writes them past the version by which autograd would see it.
+    """
+    before = [(buffer._version, buffer.detach().clone()) for buffer in buffers]
+    kept = _saved_by(run, [*parameters, *buffers]) if watched else None
+    if kept is None:
+        run()
+        kept = [*parameters, *(b for b, (version, _) in zip(buffers, before, strict=True) if b._version == version)]
+    unseen = {
+        id(buffer)
+        for buffer, (version, value) in zip(buffers, before, strict=True)
+        if buffer._version == version and not torch.equal(buffer, value)
+    }
+    return [tensor for tensor in kept if id(tensor) not in unseen]
+
+
+def _saved_by(run: Callable[[], object], tensors: Sequence[Tensor]) -> list[Tensor] | None:
+    """Those of ``tensors`` whose memory autograd saves in ``run``; None where ``torch.func`` lets nobody watch."""
     memory = set[int]()
     with contextlib.suppress(RuntimeError), saved_tensors_hooks(lambda t: memory.add(storage_id(t)), _unasked):
         run()
-        return [parameter for parameter in parameters if storage_id(parameter) in memory]
-    return parameters
+        return [tensor for tensor in tensors if storage_id(tensor) in memory]
+    return None
 
 
 def _unasked(_: Any) -> Any:

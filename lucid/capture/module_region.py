@@ -75,8 +75,7 @@ class ModuleRegion(Region):
         for other in pool.recordings:
             other.give_up_graph()
         if outgrown is not None:
-            self.routes.retired['the strides of the gradients that came in'] += 1
-            pool.remove(outgrown)
+            self._drop(outgrown, pool, 'the strides of the gradients that came in')
         recording = self._parts.recording(module, leaves, signature, pool)
         if outgrown is not None:
             recording.incoming.follow(outgrown.incoming)

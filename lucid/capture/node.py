@@ -70,8 +70,8 @@ class ReplayNode:
         ctx.recording = None  # a loss that is kept for later must not keep the graphs
         if ctx.versions != _versions(recording.kept):
             raise BackwardError(
-                'a parameter was written in place between the forward and the backward of a replayed region',
-                'call backward before the optimizer steps',
+                'a parameter or buffer was written in place between the forward and the backward of a replayed region',
+                'call backward before the optimizer steps, or whatever else writes it',
             )
         found = recording.replay_backward(grads)
         return (None, None, None, None, *(found if ctx.direct else self._pass_on(found)))

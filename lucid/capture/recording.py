@@ -12,7 +12,7 @@ from lucid.capture.errors import BackwardError, RecordingError
 from lucid.capture.gradients import FlatGradients
 from lucid.capture.incoming import IncomingGradients
 from lucid.capture.layout import is_plain, mirror
-from lucid.capture.leaves import StandIns, leaves_of, saved_by
+from lucid.capture.leaves import StandIns, kept_by, leaves_of
 from lucid.capture.node import ReplayNode
 from lucid.capture.operators import Inspector
 from lucid.capture.pool import Pool
@@ -36,7 +36,7 @@ class Recording:
         self.num_replays = 0
         self.parameters: list[nn.Parameter] = []
         self.num_uses: dict[int, int] = {}  # of each of them in the target, by id
-        self.kept: list[nn.Parameter] = []  # those that must not be written between forward and backward
+        self.kept: list[Tensor] = []  # of the target, must not be written between forward and backward
         self.gradients: FlatGradients | None = None
         self.node = ReplayNode()
         self.incoming = IncomingGradients()
@@ -201,13 +201,9 @@ class Recording:
             FlatGradients(num_inputs=len(self._input_positions)).pack(grads)
 
     def _find_kept(self) -> None:
-        """Find the parameters that autograd keeps for the backward: those whose change eager refuses.
-
-        A backward that reads another one reads what it holds by then, eager and replayed. What is compiled may keep
-        others when it is not watched: then it is all of them.
-        """
+        parameters = [parameter for _, parameter in self._stand_ins.pairs]
         watched = self.call == self._module._call_impl
-        self.kept = saved_by(self._run, self.parameters) if watched else self.parameters
+        self.kept = kept_by(self._run, parameters, list(self._module.buffers()), watched=watched)
 
     def _grad(
         self, outputs: Sequence[Tensor], wanted: Sequence[Tensor], grad_outputs: Sequence[Tensor]

@@ -101,6 +101,8 @@ class Region(ABC):
         self._stopped = ''
         self._stale = ''
         self._num_fruitless = self._num_moves = 0
+        self._recorded: dict[int, Recorded] = {}  # by the id of the recording, those that are not retired
+        self._num_bytes_left = 0  # in the pool's memory, by those that are
         self._candidate: Signature | None = None
         self.routes = Routes(self.name)
         self._attach(model, module)
@@ -203,8 +205,9 @@ class Region(ABC):
             return
         fruitless = all(recording.num_replays <= 1 for recording in pool.recordings)
         self._num_fruitless = self._num_fruitless + 1 if fruitless else 0
+        held = pool.memory.num_bytes()
         pool.release()
-        self.routes.num_bytes = 0
+        self._forget(list(self._recorded), num_bytes=held - pool.memory.num_bytes())
         self.routes.retired[change] += 1
         logger.info('%s: recordings retired: %s', self.name, change)
         if self._policy.on_change == 'raise':
@@ -249,29 +252,45 @@ class Region(ABC):
         odd = len(pool.recordings) == 1 and pool.recordings[0].num_replays <= 1
         if odd and self._candidate == signature and self._num_moves < self._policy.max_signatures:
             self._num_moves += 1
-            self.routes.retired['the first call was an odd one'] += 1
-            pool.remove(pool.recordings[0])
+            self._drop(pool.recordings[0], pool, 'the first call was an odd one')
             return None
         self._candidate = signature
         return Reason.NEW_SIGNATURE, signature.describe()
 
     def _capture(self, module: nn.Module, leaves: list[Any], signature: Signature, pool: Pool) -> Any:
-        started, before = time.perf_counter(), pool.memory.num_bytes()
+        started = time.perf_counter()
         with capturing(module, signature, name=self.name, parts=self._parts, device=self._device) as check:
             recording = self._record(module, leaves, signature, pool)
+            before = pool.memory.num_bytes()
             make(recording, check)
         pool.add(recording)
         self.routes.captures += 1
-        self._note(signature.describe(), pool, before=before, started=started)
+        self._note(recording, signature.describe(), pool, before=before, started=started)
         logger.info('%s: captured %s', self.name, signature.describe())
         return recording
 
-    def _note(self, what: str, pool: Pool, *, before: int, started: float) -> None:
+    def _note(self, made: object, what: str, pool: Pool, *, before: int, started: float) -> None:
         """Report a recording that was made."""
         seconds = time.perf_counter() - started
         self.routes.capture_seconds += seconds
-        self.routes.num_bytes = pool.memory.num_bytes()
-        self.routes.recordings.append(Recorded(what, self.routes.num_bytes - before, seconds))
+        left, self._num_bytes_left = min(self._num_bytes_left, before), 0
+        entry = Recorded(what, pool.memory.num_bytes() - before + left, seconds)
+        self._recorded[id(made)] = entry
+        self.routes.recordings.append(entry)
+
+    def _drop(self, recording: Any, pool: Pool, reason: str) -> None:
+        """Retire one recording of several, or for another one."""
+        held = pool.memory.num_bytes()
+        pool.remove(recording)
+        self._forget([id(recording)], num_bytes=held - pool.memory.num_bytes())
+        self.routes.retired[reason] += 1
+
+    def _forget(self, keys: Sequence[int], *, num_bytes: int) -> None:
+        """Report that recordings are retired, which gave ``num_bytes`` back: the rest is room for the next one."""
+        entries = [self._recorded.pop(key) for key in keys]
+        for entry in entries:
+            entry.retired = True
+        self._num_bytes_left += max(sum(entry.num_bytes for entry in entries) - num_bytes, 0)
 
     def _count_eager(self, reason: Reason, detail: str) -> None:
         if self.routes.count_eager(reason, detail):

@@ -3,21 +3,24 @@
 import enum
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 
-class Recorded(NamedTuple):
+@dataclass
+class Recorded:
     """What making one recording took.
 
     what:      its inputs, or what else it is of
-    num_bytes: added to the memory of the region's pool, which recordings made before may have left room in; a retired
-               recording has given them back
+    num_bytes: added to what the region's recordings hold; those made before may have left room in the pool
     seconds:   warm-up and capture
+    retired:   it has been dropped, and holds nothing any longer; what it left in the pool is the next one's
     """
 
     what: str
     num_bytes: int
     seconds: float
+    retired: bool = False
 
 
 class Reason(enum.Enum):
@@ -52,7 +55,6 @@ class Routes:
         self.replays = 0
         self.captures = 0
         self.capture_seconds = 0.0
-        self.num_bytes = 0
         self.recordings: list[Recorded] = []
         self.eager: Counter[tuple[Reason, str]] = Counter()
         self.eager_backwards: Counter[str] = Counter()  # of replayed calls
@@ -64,6 +66,11 @@ class Routes:
     def calls(self) -> int:
         """Every call through the region."""
         return self.replays + sum(self.eager.values())
+
+    @property
+    def num_bytes(self) -> int:
+        """What the recordings that are not retired hold."""
+        return sum(one.num_bytes for one in self.recordings if not one.retired)
 
     def count_eager(self, reason: Reason, detail: str = '') -> bool:
         """Count one eager call; True the first time that this reason and detail occur."""
@@ -102,7 +109,13 @@ class Routes:
             'capture_seconds': round(self.capture_seconds, 3),
             'bytes': self.num_bytes,
             'recordings': [
-                {'of': one.what, 'bytes': one.num_bytes, 'seconds': round(one.seconds, 3)} for one in self.recordings
+                {
+                    'of': one.what,
+                    'bytes': one.num_bytes,
+                    'seconds': round(one.seconds, 3),
+                    'retired': one.retired,
+                }
+                for one in self.recordings
             ],
             'eager': [
                 {'reason': r.name.lower(), 'text': r.text, 'detail': d, 'expected': r.expected, 'calls': n}
@@ -139,6 +152,7 @@ class Report:
                 rows.append((routes.name, 'replay', str(routes.replays), note))
             for one in routes.recordings if len(routes.recordings) > 1 else ():
                 note = f'{one.what}: +{one.num_bytes / 2**20:.0f} MiB, {one.seconds:.1f} s'
+                note += ', retired' if one.retired else ''
                 rows.append((routes.name, 'recording', '', note))
             for (reason, detail), count in routes.eager.most_common():
                 text = f'{reason.text}: {detail}' if detail else reason.text

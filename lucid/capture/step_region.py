@@ -162,7 +162,7 @@ class StepRegion(Region):
                 return
             self._ends[pattern] = end
             pool.extras.append(end)
-            self._note('the end of a window', pool, before=before, started=started)
+            self._note(end, 'the end of a window', pool, before=before, started=started)
         end.replay()
 
     def _make_guards(self, module: nn.Module) -> Guards:

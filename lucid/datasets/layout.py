@@ -58,7 +58,10 @@ def find_layout(data_root: Path, split: str) -> str:
     if len(fitting) > 1:
         listed = '; '.join(f'{layout} ({", ".join(paths)})' for layout, paths in fitting.items())
         words = ' or '.join(repr(layout) for layout in fitting)
-        raise ValueError(f'{data_root} has the files of several layouts: {listed}; set layout={words}')
+        raise ValueError(
+            f'{data_root} has the files of several layouts: {listed}; set layout={words} of the data set, in a config '
+            'dataset.layout of train_dataloader and val_dataloader, or leave the files of one of them'
+        )
     if not fitting:
         raise NoLayoutError(
             f'{data_root} has no known layout for split {split!r}; looked for coco: {_listed(jsons)}; yolo: '

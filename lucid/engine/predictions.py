@@ -108,3 +108,17 @@ def behind(items: Iterable[T], start: Callable[[T], Callable[[], R]], *, depth: 
         yield done, finish()
     if failure is not None:
         raise failure
+
+
+def ahead(
+    items: Iterable[T], launch: Callable[[T], Callable[[], Iterator[Any]]], *, in_processes: bool
+) -> Iterator[tuple[T, list[Any]]]:
+    """Each item with its predictions, in order, as a ``Predictor`` gives them; the device is one item ahead.
+
+    Where other processes work on the images (``in_processes``), they are one more: the next item is theirs before this
+    one is waited for.
+    """
+    launched = behind(items, launch, depth=1)
+    finished = behind(launched, lambda pair: partial(list[Any], pair[1]), depth=1 if in_processes else 0)
+    for (item, _), predictions in finished:
+        yield item, predictions

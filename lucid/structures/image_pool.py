@@ -18,8 +18,9 @@ class ImagePool:
 
     Attributes: ``counts``, how often an image was found, decoded in which way, and dropped; ``resident``, uint8 by
     index of the data set, 1 where the pool has it, in memory that workers share. A worker may read it a little late:
-    then an image is sent once more, or must be had by ``content`` or ``read``. ``stream``, the CUDA stream that used
-    it last, for whose work another one must wait first.
+    then an image is sent once more, or must be had by ``content`` or ``read``. ``refused``, indices of images that the
+    device's decoder has refused, which it is not asked again; no more than there are. ``stream``, the CUDA stream that
+    used it last, for whose work another one must wait first.
 
     Args:
         num_images: Of the data set.
@@ -41,6 +42,7 @@ class ImagePool:
         self._content = content
         self.resident = torch.zeros(num_images, dtype=torch.uint8)
         self.resident.share_memory_()  # type: ignore[no-untyped-call]
+        self.refused: set[int] = set()
         self.counts: Counter[str] = Counter()
         self.num_bytes = 0
         self.stream: Any = None

@@ -53,7 +53,7 @@ def write(tmp_path: Path) -> Write:
 def test_a_whole_record_of_this_code_proves(write: Write) -> None:
     found = status('network', write())
     assert found.proven
-    assert '[record](evidence/network.json) of 2026-01-02: Card 1, torch 2.11, Python 3.12; 60 tests' in found.why
+    assert '[record](evidence/network.json) of 2026-01-02: Card 1, torch 2.11, Python 3.12; 70 tests' in found.why
     assert '12 parity runs of at least 50 steps equal' in found.why
 
 

@@ -89,3 +89,20 @@ def test_the_function_that_draws_is_no_option_of_a_config(tiny: Make) -> None:
     cfg.merge_from_dict({'train_dataloader.collate_fn.draw': 'host'})
     with pytest.raises(ConfigError, match='draw is no key of detection_collate'):
         build_runner(cfg, mode='train')
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        ({'device_images': 'yes'}, r"device_images='yes' is neither True nor False"),
+        ({'device_pool_mb': 10}, r'device_pool_mb does nothing without train_dataloader\.device_images=True'),
+        ({'dataset__cache_mb': -3}, r'dataset\.cache_mb is -3; use a whole number of at least 0'),
+    ],
+)
+def test_words_about_images_that_would_be_passed_over_are_refused(
+    tiny: Make, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_runner(
+            complete(tiny(**{f'train_dataloader__{key}': value for key, value in options.items()})), mode='train'
+        )

@@ -1,5 +1,6 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -7,6 +8,7 @@ from mmengine.config import Config
 from rich.console import Console
 
 from lucid.apis import ConfigError
+from lucid.apis import validation_time as validation_times
 from lucid.apis.validation_time import print_times, validation_time
 from lucid.capture import Parts, TapeMemory
 
@@ -40,6 +42,39 @@ def test_parts_and_passes_are_timed_and_all_passes_find_the_same(
     assert found['routes']['replays'] == 5  # one that captures, and two passes of two batches
     print_times(found, Console(width=120))
     assert 'all passes found the same' in capsys.readouterr().out
+
+
+class Noting:
+    """Predicts a batch as itself, and notes what is done when."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def launch(self, batch: int) -> Callable[[], Iterator[int]]:
+        def finish() -> Iterator[int]:
+            self.events.append(f'read {batch}')
+            return place()
+
+        def place() -> Iterator[int]:
+            self.events.append(f'place {batch}')
+            yield batch
+
+        self.events.append(f'launch {batch}')
+        return finish
+
+
+@pytest.mark.parametrize(
+    ('in_processes', 'events'),
+    [
+        (False, 'launch 0, launch 1, read 0, place 0, got 0, launch 2, read 1, place 1, got 1, read 2, place 2, got 2'),
+        (True, 'launch 0, launch 1, read 0, launch 2, read 1, place 0, got 0, read 2, place 1, got 1, place 2, got 2'),
+    ],
+)
+def test_batches_overlap_as_in_the_loop_of_validation(in_processes: bool, events: str) -> None:
+    predictor: Any = Noting()
+    for (batch,) in validation_times._ahead([0, 1, 2], predictor, in_processes=in_processes):
+        predictor.events.append(f'got {batch}')
+    assert ', '.join(predictor.events) == events
 
 
 def test_a_set_without_a_full_batch_is_named(tiny: Make, tmp_path: Path) -> None:

@@ -210,25 +210,35 @@ def test_control_without_the_hold_a_second_forward_destroys_the_first(captured, 
     assert kit.difference(run(reference), run(candidate)) is not None
 
 
-def test_losses_and_outputs_of_four_steps_are_read_at_the_end(graph, kit):
+def four_steps(kit, model, device, *, replayed):
+    """Losses and outputs of four steps, read when all are over; ``replayed`` outputs are those of the loss's call."""
+    training, kept = kit.Training(model), []
+    for batch in kit.images(4):
+        images = batch.to(device)
+        first = model.network(images)
+        second = model.network(images)  # while the first waits for its backward: eager
+        loss = sum((1.0 + i) * output.square().mean() for i, output in enumerate(first))
+        loss.backward()
+        kept.append((loss, first if replayed else second))
+        training.finish(loss)
+    return [{'loss': loss.detach(), 'outputs': [o.detach() for o in outputs]} for loss, outputs in kept]
+
+
+@pytest.mark.parametrize('replayed', [True, False])
+def test_losses_and_outputs_of_four_steps_are_read_at_the_end(graph, kit, replayed):
     reference, candidate = kit.pair(graph)
     region = graph.capture(candidate)
-
-    def run(model):
-        training, kept = kit.Training(model), []
-        for batch in kit.images(4):
-            loss = training.forward(batch.to(graph.device))
-            with torch.no_grad():
-                pass
-            outputs = model.network(batch.to(graph.device))
-            loss.backward()
-            kept.append((loss, outputs))
-            training.finish(loss)
-        return [{'loss': loss.detach(), 'outputs': [o.detach() for o in outputs]} for loss, outputs in kept]
-
-    found = kit.difference(run(reference), run(candidate))
+    found = kit.difference(*(four_steps(kit, m, graph.device, replayed=replayed) for m in (reference, candidate)))
     assert found is None, str(found)
     graph.replays(region, 4)
+
+
+def test_control_replayed_outputs_that_are_not_copied_are_those_of_the_last_step(captured, kit):
+    reference, candidate = kit.pair(captured)
+    captured.capture(candidate, parts={'recording': Uncopied})
+    found = kit.difference(*(four_steps(kit, m, captured.device, replayed=True) for m in (reference, candidate)))
+    assert found is not None
+    assert (found.step, found.key) == (0, 'outputs.0'), str(found)
 
 
 class Uncopied(Recording):

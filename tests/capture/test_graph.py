@@ -109,9 +109,12 @@ def test_a_pool_whose_graphs_are_gone_is_not_captured_into_again(cuda):
     third, _ = memory.graphs()
     third.record(lambda: None)
     backward.release()
+    assert memory.num_bytes() == 300  # what two of them took is the pool's as long as the third is there
     third.release()
+    assert memory.num_bytes() == 0
     last, _ = memory.graphs()
     last.record(lambda: None)
+    assert memory.num_bytes() == 100
     assert [c for c in cuda.calls if c.startswith('begin')] == ['begin (0, 1)'] * 3 + ['begin (0, 2)']
 
 

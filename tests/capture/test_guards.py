@@ -323,6 +323,67 @@ def test_the_slot_that_capture_uses_is_the_one_that_torch_calls():
     assert module(torch.zeros(1, 2)).shape == (1, 2)
 
 
+class Gridded(nn.Module):
+    """Keeps a tensor that is registered nowhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.grid = torch.ones(3)
+
+    def forward(self, x):
+        return (self.linear(x) + self.grid.to(x.device)).square().mean()
+
+
+def regrid(module, device):
+    module.grid = torch.arange(3.0).to(device)
+
+
+def move_grid(module, device):
+    module.grid.data = torch.arange(3.0).to(device)
+
+
+@pytest.mark.parametrize(('change', 'named'), [(regrid, 'grid is another object'), (move_grid, 'the memory of grid')])
+def test_a_tensor_in_a_plain_attribute_is_watched_too(graph, kit, change, named):
+    reference, candidate = kit.pair(graph, nn.ModuleDict({'network': Gridded()}))
+    for model in (reference, candidate):
+        model['network'].grid = model['network'].grid.to(graph.device)
+    region = graph.capture(candidate)
+    x = torch.randn(2, 3, device=graph.device)
+    for step in range(3):
+        losses = [model['network'](x) for model in (reference, candidate)]
+        assert torch.equal(*losses)
+        for loss, model in zip(losses, (reference, candidate), strict=True):
+            loss.backward()
+            if step == 0:
+                change(model['network'], graph.device)
+    graph.replays(region, 3)
+    if graph.captures:
+        assert [named in reason for reason in region.routes.retired] == [True]
+
+
+@pytest.mark.parametrize('register', [
+    nn.modules.module.register_module_forward_hook,
+    nn.modules.module.register_module_forward_pre_hook,
+    nn.modules.module.register_module_full_backward_hook,
+    nn.modules.module.register_module_full_backward_pre_hook,
+])  # fmt: skip
+def test_a_hook_on_all_modules_runs_the_region_eager_until_it_is_removed(captured, register):
+    model = nn.ModuleDict({'network': nn.Sequential(nn.Linear(3, 3), nn.Tanh())}).to(captured.device)
+    region, seen = captured.capture(model), []
+    x = torch.randn(2, 3, device=captured.device)
+    model['network'](x).square().mean().backward()
+    handle = register(lambda *_: seen.append(1) and None)
+    try:
+        model['network'](x.clone().requires_grad_()).square().mean().backward()
+    finally:
+        handle.remove()
+    assert len(seen) == 3  # of the target and its two parts
+    model['network'](x).square().mean().backward()
+    captured.replays(region, 2)
+    assert region.routes.eager == {(Reason.HOOK, 'a global module hook'): 1}
+
+
 class Switched(nn.Module):
     """Reads what Python code changes in many ways."""
 

@@ -62,13 +62,20 @@ def same_bits(expected, found):
     )
 
 
+def activate(graph, case):
+    """The loss region of a case; in the eager run what stands in for it."""
+    if not graph.captures:
+        return graph.capture(case.model, 'criterion')
+    region = LossRegion()
+    region.activate(case.model, policy=Policy(), parts=Parts(memory=lambda _: graph.memory()))
+    graph.regions.append(region)
+    return region
+
+
 def compare(graph, calls, change=None):
     """Native against captured, call by call; the region."""
     native, captured = Case(graph.device), Case(graph.device)
-    region = graph.capture(captured.model, 'criterion') if not graph.captures else LossRegion()
-    if graph.captures:
-        region.activate(captured.model, policy=Policy(), parts=Parts(memory=lambda _: graph.memory()))
-        graph.regions.append(region)
+    region = activate(graph, captured)
     for values, targets in calls(native):
         if change:
             change(native), change(captured)
@@ -136,6 +143,36 @@ def test_the_branch_weight_moves_without_a_new_capture(graph):
     graph.replays(region, 3)
     if graph.captures:
         assert region.routes.captures == 1
+
+
+def test_terms_of_four_steps_are_read_at_the_end(graph):
+    """The loss itself is what the region returns."""
+    native, captured = Case(graph.device), Case(graph.device)
+    region = activate(graph, captured)
+    calls = [(native.outputs(i), native.targets(3 + i, 64, i)) for i in range(4)]
+    expected = [[value.clone() for value in native.run(*call)[0].values()] for call in calls]
+    kept = [list(captured.run(*call)[0].values()) for call in calls]
+    assert all(same_bits(a, b) for a, b in zip(expected, kept, strict=True))
+    assert not same_bits(kept[0], kept[3])
+    graph.replays(region, 4)
+
+
+@pytest.mark.parametrize('capacity', [64, 128])
+def test_padding_that_is_poisoned_in_the_static_buffers_leaks_into_no_step(graph, capacity):
+    """The captured loss gets rows that are not valid, of NaN, infinities and no class; the native one clean ones."""
+    native, captured = Case(graph.device), Case(graph.device)
+    region = activate(graph, captured)
+    for seed, number in enumerate((50, 3, 0, 50)):
+        values, clean = native.outputs(seed), native.targets(number, capacity, seed)
+        boxes, labels = clean.boxes_BM4.clone(), clean.labels_BM.clone()
+        boxes[:, number:] = torch.tensor([float('nan'), float('inf'), float('-inf'), 1e30], device=graph.device)
+        labels[:, number:] = -(2**40)
+        (terms, grads) = native.run(values, clean)
+        (found, found_grads) = captured.run(values, clean._replace(boxes_BM4=boxes, labels_BM=labels))
+        assert same_bits(list(terms.values()), list(found.values())), (number, terms, found)
+        assert same_bits(grads, found_grads)
+        assert all(grad.isfinite().all() for grad in found_grads)
+    graph.replays(region, 4)
 
 
 @pytest.mark.cuda

@@ -32,6 +32,7 @@ def sizes(kit, *batches):
         ((4, 4, 1, 4, 4, 4), 5),  # between full ones
         ((4, 4, 4, 4, 4, 1), 5),  # last
         ((4, 4, 1, 4, 4, 1), 4),
+        ((4, 1, 4, 4, 1, 4), 4),  # in the middle of a window of three
         ((1, 4, 4, 4, 4, 4), 5),  # first: gives way to the signature that is seen twice in a row
         ((2, 4, 4, 2, 4, 4), 4),
     ],
@@ -87,6 +88,40 @@ def test_strides_dtype_and_ambient_state_are_part_of_the_signature(captured, kit
     assert region.routes.captures == 4
     candidate(batch)
     assert region.routes.captures == 4
+
+
+def test_whether_an_input_wants_a_gradient_is_part_of_the_signature(graph, kit):
+    reference, candidate = kit.pair(graph)
+    region = graph.capture(candidate, on_new_signature='capture')
+    batch, grads = kit.images(1)[0].to(graph.device), []
+    for model in (reference, candidate):
+        model(batch).backward()
+        leaf = batch.clone().requires_grad_()
+        model(leaf).backward()
+        grads.append(leaf.grad)
+        model(batch).backward()
+    assert grads[0].abs().sum() > 0
+    assert torch.equal(*grads)
+    graph.replays(region, 3)
+    if graph.captures:
+        assert region.routes.captures == 2
+
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('watch', ['anomaly', 'tracer'])
+def test_who_watches_a_call_sees_the_target_itself(captured, kit, watch):
+    _, candidate = kit.pair(captured)
+    region = captured.capture(candidate)
+    batch = kit.images(1)[0].to(captured.device)
+    candidate(batch).backward()
+    if watch == 'anomaly':
+        with torch.autograd.detect_anomaly(check_nan=False):
+            candidate(batch).backward()
+    else:
+        traced = torch.jit.trace(candidate.network, batch, check_trace=False)
+        assert 'batch_norm' in str(traced.inlined_graph)
+    assert region.routes.replays == 1
+    assert {reason for reason, _ in region.routes.eager} == {Reason.WATCHED}
 
 
 def flip(owner, name):

@@ -3,7 +3,9 @@
 import copy
 import gc
 import pickle
+import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -65,6 +67,30 @@ def test_control_without_restoring_the_capture_leaves_traces(captured, kit):
     assert found.key.startswith('buffer.')
 
 
+def test_all_that_a_target_could_reach_while_it_is_recorded_is_put_back(kit):
+    """Gradients, their objects, attributes and the generators of Python, numpy and torch, though a target may not."""
+    model = kit.Detector()
+    weight, head = model.network.stem[0][0].weight, model.network.head
+    weight.grad = grad = torch.ones_like(weight)
+    state = State(model.network, torch.device('cpu'))
+    draws = [random.getstate(), tuple(np.random.get_state()[1]), tuple(torch.get_rng_state())]  # noqa: NPY002
+    for parameter in model.network.parameters():
+        parameter.data.add_(1)
+        parameter.grad = torch.zeros_like(parameter)
+    grad.mul_(3)
+    head.gain, head.new = 5.0, 1
+    model.network.stem[0][1].running_mean = torch.ones(8)
+    random.random(), np.random.rand(1000), torch.rand(1)  # noqa: NPY002
+    state.restore()
+    assert weight.grad is grad
+    assert (grad == 1).all()
+    assert sum(p.grad is not None for p in model.network.parameters()) == 1
+    assert head.gain == 1.0
+    assert not hasattr(head, 'new')
+    assert (model.network.stem[0][1].running_mean == 0).all()
+    assert draws == [random.getstate(), tuple(np.random.get_state()[1]), tuple(torch.get_rng_state())]  # noqa: NPY002
+
+
 def test_batch_norm_after_ten_steps_equals_eager(graph, kit):
     reference, candidate = kit.pair(graph)
     graph.capture(candidate)
@@ -101,8 +127,11 @@ def test_gradients_outlive_the_release(captured, kit):
         for model in (reference, candidate):
             model(batch).backward()
         pool = region._pool
+        spans = [span for recording in pool.recordings for span in recording.gradients.spans()]
         region.release()
         assert pool.recordings == []
+        grads = [p.grad for p in candidate.parameters()]
+        assert not any(a <= grad.data_ptr() < b for grad in grads for a, b in spans)  # nor does any lie in a graph's
         found = first_difference(training_values(reference), training_values(candidate))
         assert found is None, str(found)
 
@@ -182,6 +211,41 @@ def test_dropout_draws_the_sequence_of_eager_and_honours_a_seed(graph, kit, targ
         for i, batch in enumerate(kit.images(6)):
             if i == 4:
                 torch.manual_seed(11)
+            values.append(training.micro_step(batch) | {'next draw': torch.rand(3, device=graph.device)})
+        return values
+
+    found = kit.difference(run(reference), run(candidate))
+    assert found is None, str(found)
+    graph.replays(region, 6)
+
+
+class DropPath(nn.Module):
+    """Leaves a branch out of a part of the images, as residual networks do."""
+
+    def __init__(self, branch):
+        super().__init__()
+        self.branch = branch
+
+    def forward(self, x):
+        kept = torch.empty(len(x), 1, 1, 1, device=x.device).bernoulli_(0.5)
+        return x + self.branch(x) * kept / 0.5
+
+
+def test_paths_that_are_dropped_follow_the_sequence_of_eager_and_its_seeds(graph, kit):
+    def build():
+        torch.manual_seed(0)
+        model = kit.Detector()
+        model.network.stem.append(DropPath(kit.ConvBNSiLU(8, 8)))
+        return model.to(graph.device)
+
+    reference, candidate = build(), build()
+    region = graph.capture(candidate)
+
+    def run(model):
+        training, values = kit.Training(model, accumulate=2), []
+        for i, batch in enumerate(kit.images(6)):
+            if i in (0, 4):
+                torch.manual_seed(7 + i)
             values.append(training.micro_step(batch) | {'next draw': torch.rand(3, device=graph.device)})
         return values
 

@@ -214,3 +214,33 @@ def test_the_semantic_branch_of_a_captured_segmentation_head_follows_its_mode(gr
     assert found is None, str(found)
     if graph.captures:
         assert region.routes.replays >= 1
+
+
+@pytest.mark.parametrize('regions', ['network', 'network and loss'])
+@pytest.mark.parametrize('task', TASKS)
+def test_a_batch_without_objects_has_a_finite_loss_and_the_gradients_of_eager_for_every_parameter(
+    graph, kit, task, regions, monkeypatch
+):
+    """Between batches with objects, whose recordings it replays."""
+    plain = truths
+
+    def every_second(seed: int, device: torch.device) -> Targets:
+        targets = plain(seed, device)
+        return targets._replace(valid_BM=torch.zeros_like(targets.valid_BM)) if seed % 2 else targets
+
+    monkeypatch.setitem(trainings.__globals__, 'truths', every_second)
+    reference, candidate = trainings(kit, graph, task, accumulate=1)
+    region = graph.capture(candidate.model, 'network')
+    if regions == 'network and loss':
+        graph.capture(candidate.model, 'criterion', on_new_signature='capture')
+    batches = sides(kit, 4)
+    expected, values = reference.run(batches), candidate.run(batches)
+    found = kit.difference(expected, values)
+    assert found is None, str(found)
+    graph.replays(region, 4)
+    without = values[1]
+    assert without['loss'].isfinite()
+    names = {name for name, parameter in candidate.model.named_parameters() if parameter.requires_grad}
+    assert all(without[f'grad.{name}'] is not None for name in names)
+    assert all(without[f'grad.{name}'].isfinite().all() for name in names)
+    assert any(not torch.equal(values[0][f'grad.{name}'], without[f'grad.{name}']) for name in names)

@@ -1,5 +1,5 @@
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from lucid.datasets import EpochSampler
+from lucid.engine.batch_stream import BatchStream
 from lucid.engine.optim_wrappers import OptimWrapper
 from lucid.engine.optimizers import SGD
 
@@ -185,6 +186,9 @@ def line_runner(tmp_path: Path) -> Callable[..., Runner]:
         hooks: Sequence[Hook] = (),
         *,
         length: int = 10,
+        rows: Rows | None = None,
+        workers: int = 0,
+        lasting: bool = True,
         epochs: int = 2,
         accumulate: int = 1,
         scores: Iterable[float] | None = None,
@@ -195,8 +199,9 @@ def line_runner(tmp_path: Path) -> Callable[..., Runner]:
         on_nonfinite: str = 'raise',
         model: BaseModel | None = None,
     ) -> Runner:
-        rows = Rows(length)
+        rows = rows or Rows(length)
         loader = partial(DataLoader, rows, batch_size=2, collate_fn=collate_rows)
+        options = {'num_workers': workers, 'persistent_workers': lasting and workers > 0}
         model = model or Line()
         optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
         validation = {
@@ -208,7 +213,7 @@ def line_runner(tmp_path: Path) -> Callable[..., Runner]:
         return Runner(
             model=model,
             work_dir=str(work_dir or tmp_path),
-            train_dataloader=loader(sampler=sampler or EpochSampler(rows, seed=0)),
+            train_dataloader=loader(sampler=sampler or EpochSampler(rows, seed=0), **options),
             train_cfg={'type': 'EpochTrainLoop', 'max_epochs': epochs, **(train_cfg or {})},
             optim_wrapper=OptimWrapper(
                 optimizer,
@@ -227,3 +232,17 @@ def line_runner(tmp_path: Path) -> Callable[..., Runner]:
         )
 
     return make
+
+
+@pytest.fixture
+def stream() -> Iterator[Callable[[DataLoader], BatchStream]]:
+    """Makes streams whose workers end with the test."""
+    made: list[BatchStream] = []
+
+    def make(loader: DataLoader) -> BatchStream:
+        made.append(BatchStream(loader))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

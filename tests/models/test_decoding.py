@@ -71,6 +71,41 @@ def test_what_the_decoder_refuses_is_read_on_the_host_and_the_rest_is_not(monkey
     assert (pool.counts['device'], pool.counts['refused'], pool.counts['read']) == (2, 1, 1)
 
 
+@pytest.mark.parametrize('megas', [0, 1])
+def test_what_the_decoder_has_refused_is_not_offered_again(monkeypatch, megas):
+    """Sent once more, or lost by the pool: its batch is decoded in one call, and no count says that it was refused."""
+    calls = []
+
+    def decode(files, device):
+        calls.append([int(file) for file in files])
+        return None if 9 in calls[-1] else [image_of(file) for file in files]
+
+    pool = make_pool(megas, content=lambda place: bytes([{3: 7, 5: 9, 6: 8}[place]]))
+    given = batch(jpeg(3, 0), jpeg(5, 1), jpeg(6, 2), content=[7, 9, 8])
+    assert fetch(monkeypatch, given, pool, decode) == [7, 105, 8]
+    assert calls == [[7, 9, 8], [7], [9], [8]]
+    calls.clear()
+    assert fetch(monkeypatch, given, pool, decode) == [7, 105, 8]
+    assert calls == [[7, 8]]
+    assert (pool.counts['device'], pool.counts['refused'], pool.counts['read']) == (4, 1, 2)
+    calls.clear()
+    pool.clear()
+    lost = batch(Slot(3, SIZE, 'kept'), Slot(5, SIZE, 'kept'))
+    assert fetch(monkeypatch, lost, pool, decode) == [7, 105]
+    assert calls == [[7]]
+    assert (pool.counts['late'], pool.counts['device'], pool.counts['refused'], pool.counts['read']) == (2, 5, 1, 3)
+    assert pool.refused == {5}
+
+
+def test_an_image_of_another_size_is_refused_once_too(monkeypatch):
+    pool, calls = make_pool(0), []
+    decode = lambda files, device: calls.append(len(files)) or [image_of(file, size=(3, 2)) for file in files]  # noqa: E731
+    for _ in range(2):
+        assert fetch(monkeypatch, batch(jpeg(3, 0), content=[7]), pool, decode) == [103]
+    assert calls == [1]
+    assert (pool.counts['refused'], pool.counts['read']) == (1, 2)
+
+
 def test_an_image_of_another_size_is_not_taken(monkeypatch):
     pool = make_pool()
     decode = lambda files, device: [image_of(file, size=(3, 2)) for file in files]  # noqa: E731

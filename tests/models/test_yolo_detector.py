@@ -250,6 +250,9 @@ def test_it_is_a_model_of_mmengine():
     [
         ({'num_classes': None}, 'set model.num_classes'),
         ({'num_classes': 0}, 'make it 1 or more'),
+        ({'fused_norm': 'no'}, "fused_norm='no' is neither on nor off; set model.fused_norm to True or False"),
+        ({'cast_together': 'no'}, "cast_together='no' is neither on nor off; set model.cast_together to True or False"),
+        ({'channels_last': 0}, 'channels_last=0 is neither on nor off; set model.channels_last to True or False'),
         ({'scale': 'huge'}, "scale='huge' does not exist"),
     ],
 )

@@ -4,7 +4,6 @@ import os
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from mmengine.evaluator import Evaluator
@@ -15,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from lucid.engine.distributed import unwrapped
 from lucid.engine.host_workers import HostWorkers
-from lucid.engine.predictions import Predictor, behind, has_seam
+from lucid.engine.predictions import Predictor, ahead, has_seam
 from lucid.registry import LOOPS
 
 
@@ -59,8 +58,8 @@ class ValLoop(BaseValLoop):
         """Validate once and return the metrics by name."""
         try:
             with predicting(self.runner, self.evaluator):
-                ahead = type(self).run_iter is BaseValLoop.run_iter and has_seam(unwrapped(self.runner.model))
-                return _run_ahead(self, 'val') if ahead else super().run()
+                in_parts = type(self).run_iter is BaseValLoop.run_iter and has_seam(unwrapped(self.runner.model))
+                return _run_ahead(self, 'val') if in_parts else super().run()
         finally:
             self.runner.call_hook('undo_val')
 
@@ -91,8 +90,8 @@ class TestLoop(BaseTestLoop):
         """Test once and return the metrics by name."""
         try:
             with predicting(self.runner, self.evaluator):
-                ahead = type(self).run_iter is BaseTestLoop.run_iter and has_seam(unwrapped(self.runner.model))
-                return _run_ahead(self, 'test') if ahead else super().run()
+                in_parts = type(self).run_iter is BaseTestLoop.run_iter and has_seam(unwrapped(self.runner.model))
+                return _run_ahead(self, 'test') if in_parts else super().run()
         finally:
             self.runner.call_hook('undo_test')
 
@@ -124,13 +123,9 @@ def _run_ahead(loop: Any, mode: str) -> dict[str, Any]:
         runner.call_hook(f'before_{mode}_iter', batch_idx=batch[0], data_batch=batch[1])
         return predictor.launch(batch[1])
 
-    launched: Iterator[tuple[tuple[int, Any], Iterator[Any]]]
-    finished: Iterator[tuple[tuple[tuple[int, Any], Iterator[Any]], list[Any]]]
-    launched = behind(enumerate(loop.dataloader), launch, depth=1)
-    # One more where other processes work on the images: the next batch is theirs before this one is waited for.
-    finished = behind(launched, lambda batch: partial(list, batch[1]), depth=0 if workers is None else 1)
+    finished = ahead(enumerate(loop.dataloader), launch, in_processes=workers is not None)
     try:
-        for ((index, data), _), outputs in finished:
+        for (index, data), outputs in finished:
             loop.evaluator.process(data_samples=outputs, data_batch=data)
             runner.call_hook(f'after_{mode}_iter', batch_idx=index, data_batch=data, outputs=outputs)
         metrics: dict[str, Any] = loop.evaluator.evaluate(len(loop.dataloader.dataset))

@@ -9,6 +9,7 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch import nn
 from torch.utils.data import DataLoader
 
+from lucid.engine.batch_stream import BatchStream, streams
 from lucid.engine.distributed import synchronise
 from lucid.registry import LOOPS
 
@@ -22,7 +23,8 @@ class EpochTrainLoop(EpochBasedTrainLoop):
     """mmengine's loop by epochs, which resumes inside an epoch, tells the windows, and always tidies up.
 
     The place in an epoch is ``iter - epoch * len(dataloader)``. A sampler whose ``set_epoch`` takes ``start`` begins
-    there; another one is read up to there, which costs the reading but gives the same batches.
+    there; another one is read up to there, which costs the reading but gives the same batches. Behind the first kind,
+    workers that stay between epochs go on over an epoch's end, see ``BatchStream``; they end with ``run``.
     Hooks may define ``on_stop(runner)``, called when a stop was requested, at a window's end, the epoch's last one
     after ``after_train_epoch``; and ``close(runner)``, called when ``run`` is left in whatever way, because
     ``after_train`` is not called when training fails.
@@ -45,6 +47,8 @@ class EpochTrainLoop(EpochBasedTrainLoop):
         self._sampler = getattr(self.dataloader.batch_sampler, 'sampler', self.dataloader.sampler)
         set_epoch = getattr(self._sampler, 'set_epoch', None)
         self._set_epoch_takes = frozenset(inspect.signature(set_epoch).parameters) if set_epoch else None
+        ahead = 'start' in (self._set_epoch_takes or ()) and streams(self.dataloader)
+        self._stream = BatchStream(self.dataloader) if ahead else None
 
     @property
     def position(self) -> int:
@@ -84,7 +88,11 @@ class EpochTrainLoop(EpochBasedTrainLoop):
             self.runner.call_hook('after_train')
         finally:
             self.training = False
-            self.runner.call_hook('close')
+            try:
+                self.runner.call_hook('close')
+            finally:
+                if self._stream is not None:
+                    self._stream.close()
         return self.runner.model
 
     def _validate(self) -> None:
@@ -147,4 +155,6 @@ class EpochTrainLoop(EpochBasedTrainLoop):
                 'resume from a checkpoint of an epoch end'
             )
         self._sampler.set_epoch(self._epoch, max_epochs=self._max_epochs, start=position * (batch_size or 0))
+        if self._stream is not None:
+            return self._stream.epoch(self._epoch, max_epochs=self._max_epochs, position=position)
         return iter(self.dataloader)

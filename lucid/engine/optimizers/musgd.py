@@ -89,7 +89,7 @@ class MuSGD(DeviceOptimizer):
         if group['ns_dtype'] not in NS_DTYPES:
             raise ValueError(f'MuSGD: ns_dtype={group["ns_dtype"]!r}; choose one of {sorted(NS_DTYPES)}')
         for key, usual in (('ns_steps', '5 is usual'), ('ns_lanes', '1 runs nothing side by side')):
-            if not isinstance(group[key], int) or group[key] < 1:
+            if not isinstance(group[key], int) or isinstance(group[key], bool) or group[key] < 1:
                 raise ValueError(f'MuSGD: {key}={group[key]!r}; give a whole number from 1, {usual}')
 
     def hyper_values(self, group: dict[str, Any]) -> dict[str, float]:

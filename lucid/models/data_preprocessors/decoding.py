@@ -21,8 +21,8 @@ def fetch_images(
     Args:
         batch: Its ``content_D`` on the host.
         pool: On the same device; its counts tell how each came: ``found``, decoded on the ``device``, sent as
-            ``pixels``, ``late`` (taken for kept, and gone by now), ``refused`` (by the device's decoder), ``read`` (on
-            the host, while the device waits).
+            ``pixels``, ``late`` (taken for kept, and gone by now), ``refused`` (by the device's decoder, which is not
+            asked again), ``read`` (on the host, while the device waits).
         device: Where they go.
         decoding: Stream that does nothing else than to own what is decoded; needed for a CUDA device.
 
@@ -94,7 +94,10 @@ def _unfilled() -> Iterator[None]:
 def _files(
     batch: PictureBatch, pool: ImagePool, here: Mapping[int, Tensor], device: torch.device
 ) -> dict[int, tuple[Tensor, tuple[int, int]]]:
-    """The JPEG files that the device decodes, with height and width: those sent, and those that the pool lost since."""
+    """The JPEG files that the device decodes, with height and width: those sent, and those that the pool lost since.
+
+    One that it has refused would have the whole batch decoded twice, together and then one by one: it is left out.
+    """
     sent = {slot.place for slot in batch.slots if slot.kind != 'kept'}
     late = {slot.place: slot.size for slot in batch.slots if slot.kind == 'kept'}
     late = {place: size for place, size in late.items() if place not in sent and place not in here}
@@ -104,10 +107,10 @@ def _files(
     files = {
         slot.place: (batch.content_D[slot.start : slot.start + slot.length], slot.size)
         for slot in batch.slots
-        if slot.kind == 'jpeg'
+        if slot.kind == 'jpeg' and slot.place not in pool.refused
     }
     for place, size in late.items():
-        content = pool.content(place)
+        content = None if place in pool.refused else pool.content(place)
         if content is not None:
             files[place] = torch.frombuffer(bytearray(content), dtype=torch.uint8), size
     return files
@@ -130,6 +133,7 @@ def _decoded(
     }
     pool.counts['device'] += len(fitting)
     pool.counts['refused'] += len(files) - len(fitting)
+    pool.refused.update(files.keys() - fitting.keys())
     return fitting
 
 

@@ -22,8 +22,13 @@ NUMBERS_OF_DATA = ('num_classes', 'num_keypoints')
 """What all parts of a detector must agree about."""
 
 
-def check_options(num_classes: int | None, *, nms_score_threshold: float, nms_iou_threshold: float) -> None:
-    """Raise ``ValueError`` for numbers of a detector's config that cannot be meant."""
+def check_options(
+    num_classes: int | None, *, nms_score_threshold: float, nms_iou_threshold: float, switches: Mapping[str, object]
+) -> None:
+    """Raise ``ValueError`` for values of a detector's config that cannot be meant; ``switches`` are on or off."""
+    for key, value in switches.items():
+        if not isinstance(value, bool):  # any text would count as on, 'no' too
+            raise ValueError(f'{key}={value!r} is neither on nor off; set model.{key} to True or False')
     if num_classes is None:
         raise ValueError(
             'num_classes is not stated: set model.num_classes to the number of classes of the data set, or build '

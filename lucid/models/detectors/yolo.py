@@ -61,7 +61,7 @@ class YOLODetector(BaseModel):
 
     Raises:
         ValueError: ``num_classes`` is missing or not positive, ``num_keypoints`` is missing or needless, a threshold
-            of NMS is out of range, or ``scale`` or a ``frozen`` module does not exist.
+            of NMS is out of range, a switch is no bool, or ``scale`` or a ``frozen`` module does not exist.
 
     Source: arXiv:2606.03748.
     """
@@ -87,7 +87,12 @@ class YOLODetector(BaseModel):
         frozen: Sequence[str] = (),
         init_cfg: Config | list[Config] | None = None,
     ) -> None:
-        check_options(num_classes, nms_score_threshold=nms_score_threshold, nms_iou_threshold=nms_iou_threshold)
+        check_options(
+            num_classes,
+            nms_score_threshold=nms_score_threshold,
+            nms_iou_threshold=nms_iou_threshold,
+            switches={'channels_last': channels_last, 'fused_norm': fused_norm, 'cast_together': cast_together},
+        )
         body = MODELS.build({'type': 'YOLOBackbone', **(backbone or {})}, default_args={'scale': scale})
         mixer = MODELS.build(
             {'type': 'YOLONeck', **(neck or {})}, default_args={'in_channels': body.out_channels, 'scale': scale}

@@ -210,6 +210,8 @@ def test_a_toy_regression_needs_fewer_steps_than_momentum_sgd() -> None:
         ({'w_muon': -1}, 'w_muon=-1'),
         ({'ns_steps': 0}, 'ns_steps=0; give a whole number from 1'),
         ({'ns_lanes': 0}, 'ns_lanes=0; give a whole number from 1, 1 runs nothing side by side'),
+        ({'ns_lanes': True}, 'ns_lanes=True; give a whole number from 1, 1 runs nothing side by side'),
+        ({'ns_steps': True}, 'ns_steps=True; give a whole number from 1, 5 is usual'),
         ({'ns_dtype': 'float16'}, r"ns_dtype='float16'; choose one of \['bfloat16', 'float32'\]"),
     ],
 )
