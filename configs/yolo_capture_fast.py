@@ -3,7 +3,7 @@
 _base_ = ['yolo_capture.py']
 
 model = dict(fused_norm=True, cast_together=True, head=dict(parallel='stems'))
-optim_wrapper = dict(optimizer=dict(ns_lanes=16))
+optim_wrapper = dict(optimizer=dict(ns_lanes=8))
 custom_hooks = [
     dict(type='CaptureHook', regions=[dict(type='StepRegion', compile=['criterion']), dict(type='EvalRegion')]),
 ]

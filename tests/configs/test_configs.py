@@ -29,6 +29,7 @@ TASKS = {
     'oriented': ('OrientedHead', 'OrientedLoss', ('boxes', 'rboxes'), 'RotatedMetric', 'dota'),
     'keypoint': ('KeypointHead', 'KeypointLoss', ('boxes', 'keypoints'), 'CocoKeypointMetric', 'coco'),
 }
+IMAGES_OF_BCCD = (('train_dataloader', 292), ('val_dataloader', 72))
 IDS = [str(path.relative_to(ROOT)) for path in LEAVES]
 
 
@@ -107,9 +108,18 @@ def takes_size(name: str) -> bool:
 
 
 def test_a_loader_of_each_builds_over_any_data(leaf: Path) -> None:
-    cfg = load_config(leaf)
-    loader = build_dataloader(cfg.train_dataloader, dataset=list(range(20)), seed=0)
-    assert len(loader) == -(-20 // cfg.train_dataloader.batch_size)
+    cfg = load_config(leaf).train_dataloader
+    cfg.pop('device_images', None)  # which wants a data set of image files
+    loader = build_dataloader(cfg, dataset=list(range(20)), seed=0)
+    assert len(loader) == (20 // cfg.batch_size if cfg.get('drop_last') else -(-20 // cfg.batch_size))
+
+
+def test_bccd_in_a_hurry_has_batches_of_one_size_alone() -> None:
+    cfg = load_config(ROOT / 'yolo/detect_n_bccd_fast.py')
+    cfg.train_dataloader.pop('device_images')
+    train, val = (build_dataloader(cfg[name], dataset=list(range(size)), seed=0) for name, size in IMAGES_OF_BCCD)
+    assert len(train) == 18
+    assert [len(keys) for keys in val.batch_sampler] == [24, 24, 24]
 
 
 def test_what_a_child_changes_once_is_changed_everywhere() -> None:
