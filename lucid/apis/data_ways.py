@@ -1,5 +1,6 @@
 """The ways in which the images of one training can come to the device, for measurements."""
 
+import inspect
 import itertools
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
@@ -39,12 +40,22 @@ def pool_of(loader: DataLoader) -> ImagePool | None:
     return getattr(loader, 'pool', None)
 
 
-def endless(loader: DataLoader) -> Generator[Any, None, None]:
-    """Batches of a loader, epoch after epoch, none of them near the end of a run: mosaic stays open."""
+def endless(loader: DataLoader, *, max_epochs: int | None = None) -> Generator[Any, None, None]:
+    """Batches of a loader, epoch after epoch.
+
+    Args:
+        loader: The loader.
+        max_epochs: Of the run, near whose end mosaic closes; None: no epoch is near the end of a run.
+
+    Yields:
+        Any: Batches.
+    """
     set_epoch = getattr(loader.sampler, 'set_epoch', None)
+    takes = inspect.signature(set_epoch).parameters if set_epoch else {}
     for epoch in itertools.count():
         if set_epoch is not None:
-            set_epoch(epoch)
+            ends = {} if max_epochs is None else {'max_epochs': max(max_epochs, epoch + 1)}
+            set_epoch(epoch, **(ends if 'max_epochs' in takes else {}))
         yield from loader
 
 

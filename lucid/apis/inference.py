@@ -12,6 +12,7 @@ from mmengine.model import BaseModel
 from mmengine.registry import init_default_scope
 
 from lucid.apis.build import load_config
+from lucid.apis.device_option import find_device
 from lucid.datasets import Sample, detection_collate, read_image
 from lucid.datasets.picture import Picture
 from lucid.datasets.transforms import Transform, build_pipeline
@@ -66,7 +67,7 @@ def init_detector(
         ValueError: It is damaged, has no config or classes, or does not fit the config; or the device is not there, or
             the model has no such path.
     """
-    place = _device(device)
+    place = find_device(device)
     content = load(checkpoint)
     classes = tuple(content.get('classes') or ())
     if not classes:
@@ -133,19 +134,6 @@ def inference_detector(
             found = detector.model.test_step(detection_collate(batch))
         predictions += [_above(prediction, score_threshold) for prediction in found]
     return predictions
-
-
-def _device(name: str | torch.device | None) -> torch.device:
-    cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    try:
-        device = torch.device(name if name is not None else 'cuda' if cards else 'cpu')
-    except RuntimeError as error:
-        raise ValueError(f'device {name!r} does not exist; use cpu, cuda or cuda:N') from error
-    if device.type not in ('cpu', 'cuda'):
-        raise ValueError(f'device {name!r} is none that lucid runs on; use cpu, cuda or cuda:N')
-    if device.type == 'cuda' and (device.index or 0) >= cards:
-        raise ValueError(f'device {name!r} is not there: this machine has {cards} CUDA cards; use cpu')
-    return device
 
 
 def _sample(image: Image, position: int) -> Sample:

@@ -1,6 +1,5 @@
 """Two trainings of one config that can be compared: same seed, same batches, every value of every micro-step."""
 
-import inspect
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from torch.utils.data import DataLoader
 import lucid.engine  # noqa: F401  (registers hooks, wrappers and optimizers)
 from lucid.apis.build import complete
 from lucid.apis.data import build_dataloader, build_dataset, settle_classes, settle_keypoints
+from lucid.apis.data_ways import endless
 from lucid.apis.region_names import make_regions
 from lucid.apis.validate import ConfigError
 from lucid.capture import (
@@ -192,7 +192,7 @@ class Batches:
     """The batches of a loader from the first epoch on, each handed to both sides."""
 
     def __init__(self, loader: DataLoader, *, max_epochs: int) -> None:
-        self._iterator = _endless(loader, max_epochs)
+        self._iterator = endless(loader, max_epochs=max_epochs)
         self._step = -1
         self._batch: Any = None
 
@@ -203,17 +203,6 @@ class Batches:
                 self._batch = next(self._iterator)
             self._step = step
         return self._batch
-
-
-def _endless(loader: DataLoader, max_epochs: int) -> Iterator[Any]:
-    set_epoch = getattr(loader.sampler, 'set_epoch', None)
-    takes = inspect.signature(set_epoch).parameters if set_epoch else {}
-    epoch = 0
-    while True:
-        if set_epoch is not None:
-            set_epoch(epoch, **({'max_epochs': max(max_epochs, epoch + 1)} if 'max_epochs' in takes else {}))
-        yield from loader
-        epoch += 1
 
 
 def _ema(cfg: Config, model: nn.Module) -> ExponentialMovingAverage | None:
