@@ -1,6 +1,6 @@
 """What a validation or a test found, as charts, and the images on which it went worst."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,9 @@ from mmengine.evaluator import Evaluator
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from lucid.engine.drawing import Drawing, begun_drawing
 from lucid.engine.hooks.checkpoint import CheckpointHook
-from lucid.engine.pictures import is_last_validation, show_picture, write_picture
+from lucid.engine.pictures import Picture, is_last_validation
 from lucid.registry import HOOKS, VISUALIZERS
 from lucid.structures.evaluation import EvaluationReport, ImageErrors
 
@@ -25,8 +26,8 @@ class EvaluationFiguresHook(Hook):
     TensorBoard: those of the best validation so far, as in ``best.pth``, or of the latest where ``CheckpointHook``
     keeps no best. Because drawing takes seconds on a CPU, a better validation waits for its turn, every ``interval``-th
     one, the last of a training, or a stop on request; if nothing is better, nothing is drawn. After a test into
-    ``test_dir``. Charts show every path that was evaluated, confusion matrix and worst images the first one. Everything
-    happens on the first process, after the evaluation.
+    ``test_dir``. Charts show every path that was evaluated, confusion matrix and worst images the first one. Only for
+    the first process of a distributed run; in training a process of its own draws, see ``Drawing``.
 
     Args:
         interval: Validations from one drawing to the next; the first and the last of a training draw as well.
@@ -66,8 +67,13 @@ class EvaluationFiguresHook(Hook):
         self.test_dir = None if test_dir is None else Path(test_dir)
         self.painter = VISUALIZERS.build({'type': 'DetectionPainter', **(painter or {})})
         self.figures = VISUALIZERS.build({'type': 'FigurePainter', **(figures or {})})
+        self._drawing = Drawing()
         self._num_validations = 0
         self._waiting: tuple[int, list[EvaluationReport]] | None = None  # epochs done, and what was found then
+
+    def before_train(self, runner: Runner) -> None:
+        """Draw in a process from now on."""
+        self._drawing = begun_drawing(runner)
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         """Keep what the validation that has just ended tells, if it is the best; draw what is kept when it is time."""
@@ -79,6 +85,15 @@ class EvaluationFiguresHook(Hook):
             self._waiting = runner.epoch, self._reports(runner.val_loop.evaluator)
         if due:
             self._draw_waiting(runner)
+        self._drawing.collect(runner)
+
+    def after_train(self, runner: Runner) -> None:
+        """Wait for all pictures."""
+        self._drawing.finish(runner)
+
+    def close(self, runner: Runner) -> None:
+        """Wait for all pictures, however training ended."""
+        self._drawing.close(runner)
 
     def on_stop(self, runner: Runner) -> None:
         """Draw what is kept: a resumed run does not know it."""
@@ -106,35 +121,46 @@ class EvaluationFiguresHook(Hook):
     def _draw(
         self, runner: Runner, reports: Sequence[EvaluationReport], folder: Path, *, shown_at: int | None = None
     ) -> None:
-        if not reports:
-            return
-        pictures = {f'{name}.png': picture for name, picture in self.figures.draw_evaluation(reports).items()}
-        if (worst := self._worst(runner, reports[0])) is not None:
-            pictures['worst_images.jpg'] = worst
-        for name, picture in pictures.items():
-            write_picture(picture, folder / name)
-            if shown_at is not None:
-                show_picture(runner, f'evaluation/{Path(name).stem}', picture, epoch=shown_at)
+        if reports:
+            reports = [_portable(report) for report in reports]
+            arguments = self.figures, self.painter, reports, folder, shown_at is not None
+            self._drawing.draw(runner, self, _pictures, *arguments, epoch=shown_at)
 
-    def _worst(self, runner: Runner, report: EvaluationReport) -> np.ndarray | None:
-        """The worst images in one picture; None where there is nothing to show."""
-        panels = []
-        for errors in report.worst:
-            try:
-                image = mmcv.imread(errors.file, channel_order='rgb')
-            except (OSError, ValueError) as error:
-                runner.logger.warning(f'{errors.file} is among the worst images and cannot be drawn: {error}')
-                continue
-            panels.append(self._compare(image, errors, report))
-        return self.painter.stack(panels) if panels else None
 
-    def _compare(self, image: np.ndarray, errors: ImageErrors, report: EvaluationReport) -> np.ndarray:
-        picture: np.ndarray = self.painter.draw_comparison(
-            image,
-            {'boxes': errors.truth_boxes, 'labels': errors.truth_labels, **errors.truth_shapes},
-            {'boxes': errors.boxes, 'labels': errors.labels, 'scores': errors.scores, **errors.shapes},
-            f'{errors.num_missed} missed, {errors.num_false} false: {Path(errors.file).name}',
-            report.classes,
-            score_threshold=report.confidence,
-        )
-        return picture
+def _pictures(
+    figures: Any, painter: Any, reports: Sequence[EvaluationReport], folder: Path, is_shown: bool
+) -> Iterator[Picture | str]:
+    """The charts, then the worst images, with a warning for each that cannot be read."""
+    for name, picture in figures.draw_evaluation(reports).items():
+        yield Picture(picture, folder / f'{name}.png', f'evaluation/{name}' if is_shown else None)
+    panels = []
+    for errors in reports[0].worst:
+        try:
+            image = mmcv.imread(errors.file, channel_order='rgb')
+        except (OSError, ValueError) as error:
+            yield f'{errors.file} is among the worst images and cannot be drawn: {error}'
+            continue
+        panels.append(_compared(painter, image, errors, reports[0]))
+    if panels:
+        name = 'worst_images'
+        yield Picture(painter.stack(panels), folder / f'{name}.jpg', f'evaluation/{name}' if is_shown else None)
+
+
+def _compared(painter: Any, image: np.ndarray, errors: ImageErrors, report: EvaluationReport) -> np.ndarray:
+    picture: np.ndarray = painter.draw_comparison(
+        image,
+        {'boxes': errors.truth_boxes, 'labels': errors.truth_labels, **errors.truth_shapes},
+        {'boxes': errors.boxes, 'labels': errors.labels, 'scores': errors.scores, **errors.shapes},
+        f'{errors.num_missed} missed, {errors.num_false} false: {Path(errors.file).name}',
+        report.classes,
+        score_threshold=report.confidence,
+    )
+    return picture
+
+
+def _portable(report: EvaluationReport) -> EvaluationReport:
+    """The same with mappings that can be pickled, which a mapping proxy cannot."""
+    worst = [
+        errors._replace(truth_shapes=dict(errors.truth_shapes), shapes=dict(errors.shapes)) for errors in report.worst
+    ]
+    return report._replace(worst=tuple(worst))

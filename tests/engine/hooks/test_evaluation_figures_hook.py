@@ -103,6 +103,7 @@ def test_a_validation_leaves_charts_and_the_worst_images(line_runner: Build, tmp
     assert metric.asked == [{'num_worst': 3, 'confusion_rule': (0.25, 0.45)}]
 
 
+@pytest.mark.usefixtures('drawn_here')
 def test_worst_images_are_drawn_from_their_files_with_truth_beside_what_was_found(
     line_runner: Build, image: Path
 ) -> None:
@@ -150,10 +151,12 @@ def drawn(line_runner: Build, *hooks: Hook, epochs: int, interval: int) -> list[
     return [reports[0].f1 for reports in spy.charted]
 
 
+@pytest.mark.usefixtures('drawn_here')
 def test_an_interval_skips_validations_but_neither_the_first_nor_the_last(line_runner: Build) -> None:
     assert drawn(line_runner, epochs=5, interval=3) == [1, 4, 5]
 
 
+@pytest.mark.usefixtures('drawn_here')
 def test_the_best_validation_is_drawn_when_its_turn_comes_and_once(line_runner: Build) -> None:
     # The second and third are better than the first and wait; from the seventh on nothing is better.
     assert drawn(line_runner, Best(1, 2, 3, 6), epochs=9, interval=3) == [1, 3, 6]
@@ -161,6 +164,7 @@ def test_the_best_validation_is_drawn_when_its_turn_comes_and_once(line_runner: 
     assert drawn(line_runner, Best(1, 2, 3, 6, 8), epochs=9, interval=3) == [1, 3, 6, 8]
 
 
+@pytest.mark.usefixtures('drawn_here')
 def test_an_early_end_and_a_stop_draw_what_waits(line_runner: Build) -> None:
     class Stop(Hook):
         def after_val_epoch(self, runner: Runner, metrics: Any = None) -> None:
@@ -191,6 +195,7 @@ def test_a_metric_that_reports_nothing_or_cannot_is_passed_over(line_runner: Bui
     assert not (tmp_path / 'pictures').exists()
 
 
+@pytest.mark.usefixtures('drawn_here')
 def test_worst_images_show_what_was_compared(line_runner: Build, image: Path) -> None:
     hook, spy = EvaluationFiguresHook(), Spy()
     hook.painter = hook.figures = spy

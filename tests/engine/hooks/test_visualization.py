@@ -10,6 +10,7 @@ from mmengine.model import BaseModel
 from mmengine.runner import Runner
 from torch.utils.data import Dataset
 
+from lucid.engine.comparison import comparisons
 from lucid.engine.hooks.visualization import VisualizationHook
 from lucid.registry import HOOKS
 from lucid.structures import PackedTargets
@@ -98,7 +99,7 @@ class Spy:
 
 
 @pytest.fixture
-def spy():
+def spy(drawn_here):
     hook = VisualizationHook(batch_images=2, val_images=3)
     hook.painter = Spy()
     return hook, hook.painter
@@ -126,6 +127,11 @@ def toy_runner(folder: Path, hook: VisualizationHook, epochs=2, tensorboard=Fals
         default_scope='lucid',
         log_level='ERROR',
     )
+
+
+def compare(painter, data, outputs, keypoint_names=()):
+    """The pictures of the first images of a batch."""
+    return [each.draw(painter, ('bolt', 'nut'), keypoint_names) for each in comparisons(data, outputs, keypoint_names)]
 
 
 def names(folder):
@@ -210,7 +216,7 @@ def test_a_run_that_is_resumed_does_not_draw_its_first_batches_again(tmp_path, s
     hook, painter = spy
     loader = SimpleNamespace(dataset=Scenes())
     for iteration in (0, 2, 3, 50):
-        runner = SimpleNamespace(iter=iteration, work_dir=tmp_path, train_dataloader=loader)
+        runner = SimpleNamespace(iter=iteration, epoch=0, work_dir=tmp_path, train_dataloader=loader)
         hook.before_train_iter(runner, 0, batch([0, 1]))
     assert names(tmp_path / 'pictures') == ['train_batch_0.jpg', 'train_batch_2.jpg']
     assert len(painter.batches) == 2
@@ -235,14 +241,14 @@ def test_a_test_writes_a_picture_per_image_where_a_folder_is_named(tmp_path):
 
 
 def test_a_batch_without_targets_is_drawn_without_truth(tmp_path, spy):
-    hook, painter = spy
+    _, painter = spy
     data = {**batch([0]), 'targets': None}
-    hook._compare(data, Toy()(**data, mode='predict'), ('bolt', 'nut'))
+    compare(painter, data, Toy()(**data, mode='predict'))
     assert painter.comparisons[0][1]['boxes'].shape == (0, 4)
 
 
 def test_targets_of_every_kind_are_drawn_in_the_pixels_of_what_is_shown(tmp_path, spy):
-    hook, painter = spy
+    _, painter = spy
     data = batch([0, 1])
     masks = torch.zeros(1, 16, 16, dtype=torch.bool)
     masks[:, 6:10, 4:12] = True  # cells of 4 pixels: x 16 to 48, y 24 to 40
@@ -255,7 +261,7 @@ def test_targets_of_every_kind_are_drawn_in_the_pixels_of_what_is_shown(tmp_path
         'keypoints': torch.tensor([[[20.0, 10], [60, 30], [0, 0]]]),
     }
     outputs = [{**each, **found} for each in Toy()(**data, mode='predict')]
-    hook._compare(data, outputs, ('bolt', 'nut'), ('nose', 'left_eye', 'tail'))
+    compare(painter, data, outputs, ('nose', 'left_eye', 'tail'))
     _, truth, shown, *_ = painter.comparisons[0]
     # The window begins 16 pixels down; its image is 0.8 of the original.
     assert truth['masks'].shape == (1, 32, 64)
@@ -298,6 +304,6 @@ def test_a_training_batch_and_a_validation_with_every_kind_leave_pictures(tmp_pa
         'rboxes': targets.rboxes_N5[:count],
         'keypoints': targets.keypoints_NJ3[:count, :, :2],
     }
-    ((_, picture),) = hook._compare(samples, [output], data.classes, data.keypoint_names)
+    (picture,) = compare(hook.painter, samples, [output], data.keypoint_names)
     # Truth and prediction are the same objects; the prediction has no masks.
     assert picture.shape[1] > 2 * 320
