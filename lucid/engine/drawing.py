@@ -224,9 +224,9 @@ def _drawn(name: str, draw: Draw, arguments: tuple[Any, ...]) -> Drawn:
             if isinstance(result, str):
                 warnings.append(result)
                 continue
-            content = write_picture(result.pixels, result.path)
-            if result.tag is not None:
-                shown.append(to_show(result, content))
+            write_picture(result.pixels, result.path)
+            if (small := to_show(result)) is not None:
+                shown.append(small)
     except Exception as error:
         raise DrawingError(
             f'{name} could not draw: {type(error).__name__}: {error}; the hook set to None draws nothing'

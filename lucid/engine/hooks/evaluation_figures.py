@@ -1,6 +1,7 @@
 """What a validation or a test found, as charts, and the images on which it went worst."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,15 @@ from lucid.engine.pictures import Picture, is_last_validation
 from lucid.registry import HOOKS, VISUALIZERS
 from lucid.structures.evaluation import EvaluationReport, ImageErrors
 
+Reporter = Callable[[], Sequence[EvaluationReport]]
+
 
 @HOOKS.register_module()
 class EvaluationFiguresHook(Hook):
     """Draws average precision per class, precision over recall, the confusion matrix, and the worst images.
 
-    For metrics that give ``reports``. In training into ``work_dir/pictures``, where the next ones replace them, and to
+    For metrics that give ``reports``, or have a ``reporter``, which is called where pictures are drawn: counting takes
+    time too. In training into ``work_dir/pictures``, where the next ones replace them, and to
     TensorBoard: those of the best validation so far, as in ``best.pth``, or of the latest where ``CheckpointHook``
     keeps no best. Because drawing takes seconds on a CPU, a better validation waits for its turn, every ``interval``-th
     one, the last of a training, or a stop on request; if nothing is better, nothing is drawn. After a test into
@@ -69,7 +73,7 @@ class EvaluationFiguresHook(Hook):
         self.figures = VISUALIZERS.build({'type': 'FigurePainter', **(figures or {})})
         self._drawing = Drawing()
         self._num_validations = 0
-        self._waiting: tuple[int, list[EvaluationReport]] | None = None  # epochs done, and what was found then
+        self._waiting: tuple[int, list[Reporter]] | None = None  # epochs done, and what tells what was found then
 
     def before_train(self, runner: Runner) -> None:
         """Draw in a process from now on."""
@@ -82,7 +86,7 @@ class EvaluationFiguresHook(Hook):
         saver = next((hook for hook in runner.hooks if isinstance(hook, CheckpointHook)), None)
         best = None if saver is None else saver.best_epoch
         if due if best is None else best == runner.epoch:
-            self._waiting = runner.epoch, self._reports(runner.val_loop.evaluator)
+            self._waiting = runner.epoch, self._reporters(runner.val_loop.evaluator)
         if due:
             self._draw_waiting(runner)
         self._drawing.collect(runner)
@@ -102,35 +106,40 @@ class EvaluationFiguresHook(Hook):
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         """Draw the test that has just ended, where a folder is named."""
         if self.test_dir is not None:
-            self._draw(runner, self._reports(runner.test_loop.evaluator), self.test_dir)
+            self._draw(runner, self._reporters(runner.test_loop.evaluator), self.test_dir)
 
-    def _reports(self, evaluator: Evaluator) -> list[EvaluationReport]:
-        """Of the last metric that has any with classes; none on processes that evaluated nothing."""
-        found: list[EvaluationReport] = []
+    def _reporters(self, evaluator: Evaluator) -> list[Reporter]:
+        """Of every metric that has any; none on processes that evaluated nothing."""
+        rules = {'num_worst': self.num_worst, 'confusion_rule': self.confusion_rule}
+        found: list[Reporter] = []
         for metric in evaluator.metrics if is_main_process() else ():
-            if hasattr(metric, 'reports'):
-                reports = metric.reports(num_worst=self.num_worst, confusion_rule=self.confusion_rule)
-                found = reports if reports and reports[0].classes else found
+            if hasattr(metric, 'reporter'):
+                found.append(metric.reporter(**rules))
+            elif hasattr(metric, 'reports'):
+                found.append(partial(list, [_portable(report) for report in metric.reports(**rules)]))
         return found
 
     def _draw_waiting(self, runner: Runner) -> None:
         if self._waiting is not None:
-            (epoch, reports), self._waiting = self._waiting, None
-            self._draw(runner, reports, Path(runner.work_dir, 'pictures'), shown_at=epoch)
+            (epoch, reporters), self._waiting = self._waiting, None
+            self._draw(runner, reporters, Path(runner.work_dir, 'pictures'), shown_at=epoch)
 
     def _draw(
-        self, runner: Runner, reports: Sequence[EvaluationReport], folder: Path, *, shown_at: int | None = None
+        self, runner: Runner, reporters: Sequence[Reporter], folder: Path, *, shown_at: int | None = None
     ) -> None:
-        if reports:
-            reports = [_portable(report) for report in reports]
-            arguments = self.figures, self.painter, reports, folder, shown_at is not None
+        if reporters:
+            arguments = self.figures, self.painter, reporters, folder, shown_at is not None
             self._drawing.draw(runner, self, _pictures, *arguments, epoch=shown_at)
 
 
 def _pictures(
-    figures: Any, painter: Any, reports: Sequence[EvaluationReport], folder: Path, is_shown: bool
+    figures: Any, painter: Any, reporters: Sequence[Reporter], folder: Path, is_shown: bool
 ) -> Iterator[Picture | str]:
-    """The charts, then the worst images, with a warning for each that cannot be read."""
+    """The charts of the last metric that has reports with classes, and its worst images or why they cannot be read."""
+    given = [reports for reporter in reporters if (reports := reporter()) and reports[0].classes]
+    if not given:
+        return
+    reports = given[-1]
     for name, picture in figures.draw_evaluation(reports).items():
         yield Picture(picture, folder / f'{name}.png', f'evaluation/{name}' if is_shown else None)
     panels = []

@@ -10,7 +10,7 @@ import pytest
 from mmengine.runner import Runner
 
 from lucid.engine import drawing
-from lucid.engine.hooks import CheckpointHook, CurvesHook, DeferredInfoHook
+from lucid.engine.hooks import CheckpointHook, CurvesHook, DeferredInfoHook, ProgressHook
 from lucid.registry import HOOKS
 
 Build = Callable[..., Runner]
@@ -91,6 +91,29 @@ def test_drawing_keeps_to_its_share_of_the_time_and_the_end_draws_what_is_left_o
         hook, painter = spied(time_share=share)
         line_runner([Logged(), hook], scores=[0.1, 0.2, 0.3, 0.4], epochs=4).train()
         assert [len(validations) for _, validations in painter.drawn] == expected
+
+
+def test_the_file_is_that_which_drawing_here_gives(
+    line_runner: Build, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    path, saved = tmp_path / 'pictures' / 'curves.png', []
+    for _ in range(2):
+        line_runner([Logged(), CurvesHook(metrics=('score',))], scores=[0.25, 0.5]).train()
+        saved.append(path.read_bytes())
+        path.unlink()
+        request.getfixturevalue('drawn_here')
+    assert saved[0] == saved[1]
+
+
+def test_the_last_picture_is_there_when_the_run_says_where_it_is(line_runner: Build, tmp_path: Path) -> None:
+    found = []
+
+    class Told(ProgressHook):
+        def after_train(self, runner: Runner) -> None:
+            found.extend(path.name for path in (tmp_path / 'pictures').iterdir())
+
+    line_runner([Told(), Logged(), CurvesHook(interval=5)], scores=[0.25], epochs=1).train()
+    assert found == ['curves.png']
 
 
 def test_a_share_of_the_time_that_cannot_be_meant_is_refused() -> None:

@@ -1,3 +1,4 @@
+import multiprocessing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from mmengine.runner import Runner
 from torch.utils.data import Dataset
 
 from lucid.engine.comparison import comparisons
+from lucid.engine.drawing import DrawingError
 from lucid.engine.hooks.visualization import VisualizationHook
 from lucid.registry import HOOKS
 from lucid.structures import PackedTargets
@@ -230,7 +232,56 @@ def test_validation_pictures_go_to_tensorboard(tmp_path):
     runner.visualizer.close()
     events = EventAccumulator(str(next(tmp_path.rglob('events*')).parent)).Reload()
     assert [image.step for image in events.Images('validation')] == [1, 2]
+    assert events.Tags()['images'] == ['validation']
     assert not list(tmp_path.rglob('vis_image'))
+    shown = mmcv.imfrombytes(events.Images('validation')[0].encoded_image_string)
+    height, width = mmcv.imread(str(tmp_path / 'pictures' / 'val_epoch_01.jpg')).shape[:2]
+    assert (events.Images('validation')[0].height, events.Images('validation')[0].width) == shown.shape[:2]
+    assert max(shown.shape) == min(max(height, width), 1500)
+
+
+def pictures(folder):
+    return {path.name: path.read_bytes() for path in folder.glob('pictures/*')}
+
+
+def test_the_files_are_those_that_drawing_here_gives(tmp_path, request):
+    toy_runner(tmp_path / 'apart', VisualizationHook(), epochs=2).train()
+    request.getfixturevalue('drawn_here')
+    toy_runner(tmp_path / 'here', VisualizationHook(), epochs=2).train()
+    assert len(pictures(tmp_path / 'here')) == 5
+    assert pictures(tmp_path / 'apart') == pictures(tmp_path / 'here')
+
+
+class Broken(Spy):
+    """Cannot draw what it is made for."""
+
+    def stack(self, panels):
+        raise ArithmeticError('no room')
+
+
+def test_a_painter_that_fails_ends_the_training_when_its_validation_is_over(tmp_path):
+    hook = VisualizationHook(num_batches=0)
+    hook.painter = Broken()
+    runner = toy_runner(tmp_path, hook, epochs=9)
+    with pytest.raises(DrawingError, match='VisualizationHook could not draw: ArithmeticError: no room'):
+        runner.train()
+    assert runner.epoch <= 2 or not (tmp_path / 'pictures').exists()
+
+
+def test_other_processes_of_a_distributed_run_draw_nothing(tmp_path, monkeypatch):
+    runner = toy_runner(tmp_path, VisualizationHook(), epochs=1)
+    monkeypatch.setattr('mmengine.dist.utils.get_rank', lambda group=None: 1)
+    before = multiprocessing.active_children()
+    runner.train()
+    assert not (tmp_path / 'pictures').exists()
+    assert multiprocessing.active_children() == before
+
+
+def test_a_validation_alone_is_drawn_at_once(tmp_path, spy):
+    hook, painter = spy
+    toy_runner(tmp_path, hook).val()
+    assert names(tmp_path / 'pictures') == ['val_epoch_00.jpg']
+    assert len(painter.comparisons) == 3
 
 
 def test_a_test_writes_a_picture_per_image_where_a_folder_is_named(tmp_path):
