@@ -153,6 +153,8 @@ class DetectionMetric(BaseMetric):
     ) -> list[EvaluationReport]:
         """What the last evaluation tells beyond its figures, of the first of ``kinds`` and of images as predicted.
 
+        What a subclass reports differently, it changes in ``reporter``.
+
         Args:
             num_worst: Images listed at most.
             confusion_rule: Lowest score of a detection in the confusion matrix, and lowest overlap of a match.

@@ -73,7 +73,8 @@ class EvaluationFiguresHook(Hook):
         self.figures = VISUALIZERS.build({'type': 'FigurePainter', **(figures or {})})
         self._drawing = Drawing()
         self._num_validations = 0
-        self._waiting: tuple[int, list[Reporter]] | None = None  # epochs done, and what tells what was found then
+        # Epochs done, and what tells what was found then; it holds the detections of that validation.
+        self._waiting: tuple[int, list[Reporter]] | None = None
 
     def before_train(self, runner: Runner) -> None:
         """Draw in a process from now on."""
