@@ -11,7 +11,7 @@ default_hooks = dict(
     ema=dict(type='EMAHook'),
     branch_weight=dict(type='BranchWeightHook'),
     early_stopping=dict(type='EarlyStoppingHook', patience=None),  # epochs without a better save_best; None: never
-    # time_share: in a run of fast epochs drawing would take longer than training
+    # time_share: of a processor, which the workers of the data loader can use too
     pictures=dict(type='VisualizationHook', time_share=0.05),
     figures=dict(type='EvaluationFiguresHook'),
     curves=dict(type='CurvesHook', time_share=0.05),

@@ -1,5 +1,6 @@
-"""Processes for what the host does image by image: masks, NMS of rotated boxes."""
+"""Processes for what the host does beside the device: masks, NMS of rotated boxes, pictures."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -19,7 +20,7 @@ ORPHAN_CHECK = 5.0
 
 
 class HostWorkers:
-    """``map`` in other processes, in order: the results do not depend on their number.
+    """``map`` in other processes, in order: the results do not depend on their number; and ``submit`` of single calls.
 
     Processes, not threads: this work is Python's, and would take the interpreter's lock from whoever launches kernels.
     They start at the first use, in the way of the data loader's workers (``multiprocessing``'s start method), and leave
@@ -28,15 +29,25 @@ class HostWorkers:
 
     Args:
         number: Of processes.
+        purpose: What they are for, in the error when one dies.
+        remedy: What to do then.
 
     Raises:
         ValueError: There are none.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        *,
+        purpose: str = 'predictions',
+        remedy: str = 'lower num_workers of the loop (val_cfg, test_cfg), or set it to 0',
+    ) -> None:
         if number < 1:
             raise ValueError(f'{number} processes do no work; use 1 or more')
         self.number = number
+        self.purpose = purpose
+        self.remedy = remedy
         self._pool: ProcessPoolExecutor | None = None
 
     def map(self, function: Callable[..., Any], *iterables: Iterable[Any]) -> Iterator[Any]:
@@ -50,17 +61,37 @@ class HostWorkers:
             An iterator, to be used once. It raises what ``function`` raised, and RuntimeError where a process died;
             what was not begun by the time that it is closed, is not done.
         """
+        return self._results([self.submit(function, *items) for items in zip(*iterables, strict=True)])
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Begin one call.
+
+        Args:
+            function: At the top level of a module, as are its arguments' classes.
+            *arguments: Arrays and plain values.
+
+        Returns:
+            What ``result`` takes; ``done`` says whether it would wait.
+
+        Raises:
+            RuntimeError: A process died since the last use.
+        """
         if self._pool is None:
             context = multiprocessing.get_context()
             self._pool = ProcessPoolExecutor(
                 self.number, mp_context=context, initializer=_begin, initargs=(os.getpid(),)
             )
-        pool = self._pool
         try:
-            futures = [pool.submit(_call, function, items) for items in zip(*iterables, strict=True)]
-        except BrokenProcessPool as error:  # since the last use
+            return self._pool.submit(_call, function, arguments)
+        except BrokenProcessPool as error:
             raise self._died() from error
-        return self._results(futures)
+
+    def result(self, future: Future[Any]) -> Any:
+        """What a call returned, waited for; it raises what the call raised, and RuntimeError where a process died."""
+        try:
+            return tree_map_only(_Sent, _Sent.tensor, future.result())
+        except BrokenProcessPool as error:
+            raise self._died() from error
 
     def close(self) -> None:
         """End the processes; a second call does nothing, and a further ``map`` starts new ones."""
@@ -71,19 +102,15 @@ class HostWorkers:
     def _results(self, futures: list[Future[Any]]) -> Iterator[Any]:
         try:
             for future in futures:
-                yield tree_map_only(_Sent, _Sent.tensor, future.result())
-        except BrokenProcessPool as error:
-            raise self._died() from error
+                yield self.result(future)
         finally:
             for future in futures:
                 future.cancel()
 
     def _died(self) -> RuntimeError:
         self.close()
-        return RuntimeError(
-            f'one of {self.number} processes that finish predictions died, for want of memory perhaps; '
-            'lower num_workers of the loop (val_cfg, test_cfg), or set it to 0'
-        )
+        which = 'the process' if self.number == 1 else f'one of {self.number} processes'
+        return RuntimeError(f'{which} for {self.purpose} died, for want of memory perhaps; {self.remedy}')
 
 
 class _Sent:
@@ -106,6 +133,8 @@ def _begin(main: int) -> None:
     # A SIGTERM to the whole group is the main process's too; one from it alone ends this one. Not by a handler: a fork
     # has that of the main process, which may only ask a training to stop.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    # What a fork has of the main process may hold the device's memory, which must not be freed here.
+    gc.freeze()
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
     threading.Thread(target=_end_with, args=(main, os.getppid()), daemon=True).start()

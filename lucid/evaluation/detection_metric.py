@@ -1,6 +1,7 @@
 """What the metrics of boxes, masks, keypoints and rotated boxes share; they differ in what they compare."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -152,6 +153,8 @@ class DetectionMetric(BaseMetric):
     ) -> list[EvaluationReport]:
         """What the last evaluation tells beyond its figures, of the first of ``kinds`` and of images as predicted.
 
+        What a subclass reports differently, it changes in ``reporter``.
+
         Args:
             num_worst: Images listed at most.
             confusion_rule: Lowest score of a detection in the confusion matrix, and lowest overlap of a match.
@@ -159,4 +162,19 @@ class DetectionMetric(BaseMetric):
         Returns:
             A report per path, in their order; none before an evaluation, and on other ranks than the first.
         """
-        return reports_of(self._evaluations, self.kinds[0], num_worst=num_worst, confusion_rule=confusion_rule)
+        return self.reporter(num_worst=num_worst, confusion_rule=confusion_rule)()
+
+    def reporter(
+        self, *, num_worst: int = 8, confusion_rule: tuple[float, float] = (0.25, 0.5)
+    ) -> Callable[[], list[EvaluationReport]]:
+        """``reports``, put off: of the evaluation that is the last one now, whenever and in what process it is called.
+
+        Args:
+            num_worst: As of ``reports``.
+            confusion_rule: As of ``reports``.
+
+        Returns:
+            A function that can be pickled.
+        """
+        kind = self.kinds[0]
+        return partial(reports_of, self._evaluations, kind, num_worst=num_worst, confusion_rule=confusion_rule)

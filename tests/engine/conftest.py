@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from lucid.datasets import EpochSampler
 from lucid.engine.batch_stream import BatchStream
+from lucid.engine.drawing import Drawing
 from lucid.engine.optim_wrappers import OptimWrapper
 from lucid.engine.optimizers import SGD
 
@@ -246,3 +247,9 @@ def stream() -> Iterator[Callable[[DataLoader], BatchStream]]:
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def drawn_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process draws, so that what a painter remembers is seen."""
+    monkeypatch.setattr(Drawing, 'begin', lambda self, runner: None)

@@ -1,3 +1,4 @@
+import gc
 import os
 import signal
 import time
@@ -115,6 +116,29 @@ def test_a_process_that_died_while_it_had_nothing_to_do_is_named_too(workers: Ho
     with pytest.raises(RuntimeError, match=r'one of 2 processes .* died.*lower num_workers'):
         list(workers.map(broken, [1]))
     assert list(workers.map(broken, [1])) == [1]
+
+
+def test_a_single_call_is_waited_for_when_its_result_is_asked_for(workers: HostWorkers) -> None:
+    slow, other = workers.submit(squared, 0, np.zeros(1)), workers.submit(squared, 3, np.zeros(1))
+    assert workers.result(other)['tensor'].tolist() == [3]
+    assert workers.result(slow)['number'] == 0
+    with pytest.raises(ZeroDivisionError):
+        workers.result(workers.submit(broken, 0))
+
+
+def test_one_process_of_a_kind_is_named_with_its_own_remedy() -> None:
+    lone = HostWorkers(1, purpose='pictures', remedy='draw less')
+    with pytest.raises(RuntimeError, match=r'^the process for pictures died, .*; draw less$'):
+        lone.result(lone.submit(killed, 1))
+
+
+def garbage() -> bool:
+    return bool(gc.get_freeze_count())
+
+
+def test_garbage_of_the_main_process_is_not_collected_in_others(workers: HostWorkers) -> None:
+    assert workers.result(workers.submit(garbage))
+    assert not gc.get_freeze_count()  # control
 
 
 def test_no_processes_are_refused() -> None:

@@ -1,4 +1,5 @@
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -137,3 +138,16 @@ def test_the_metric_reports_each_path_of_its_last_evaluation(tmp_path):
     assert right.confusion.tolist() == [[1, 0, 1], [0, 0, 1], [0, 0, 0]]
     assert wrong.ap50_K.tolist() == [pytest.approx(51 / 101), 0]
     assert [(row.image_id, row.file) for row in wrong.worst] == [(1, 'somewhere/1.jpg')]
+
+
+def test_reports_that_are_put_off_are_those_of_their_evaluation_in_any_process(tmp_path):
+    metric = CocoMetric(ann_file=truth_file(tmp_path), paths=('one_to_one',))
+    metric.process(None, [prediction(1, [(A, 0.9, 0), (B, 0.8, 1)]), prediction(2, [(A, 0.7, 0)])])
+    metric.evaluate(2)
+    late = pickle.dumps(metric.reporter(num_worst=1))
+    metric.process(None, [prediction(1, []), prediction(2, [(A, 0.6, 0)])])
+    metric.evaluate(2)
+    (first,), (second,) = pickle.loads(late)(), metric.reports(num_worst=1)
+    assert (first.f1, len(first.worst)) == (1.0, 0)
+    # Control: the evaluation after it missed two.
+    assert (second.f1, [row.num_missed for row in second.worst]) == (pytest.approx(0.5), [2])

@@ -1,6 +1,6 @@
 """Curves of a training run, as one picture that grows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,8 @@ from mmengine.dist import master_only
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from lucid.engine.pictures import DrawingTime, show_picture, write_picture
+from lucid.engine.drawing import Drawing, DrawingTime, begun_drawing
+from lucid.engine.pictures import Picture
 from lucid.registry import HOOKS, VISUALIZERS
 
 
@@ -18,14 +19,16 @@ class CurvesHook(Hook):
 
     The picture is ``work_dir/pictures/curves.png``, and ``curves`` in TensorBoard. What it shows are the values that
     were logged: the hook takes them from the message hub on logging iterations, reads nothing from the device, and
-    keeps them in the checkpoint, so that the curves of a resumed run are whole and hold nothing that was lost.
+    keeps them in the checkpoint, so that the curves of a resumed run are whole and hold nothing that was lost. In
+    training a process of its own draws, see ``Drawing``.
 
     Attributes: ``training`` and ``validations``, rows of values by name with their ``epoch``.
 
     Args:
         interval: Validations from one picture to the next; the end of training always draws.
-        time_share: Share of the time since the first picture that drawing may take, above 0 to 1: where validations
-            follow each other faster, some are left out. None does not limit.
+        time_share: Share of the time since the first picture that drawing this one may take of a process, above 0 to
+            1: where validations follow each other faster, some are left out. None draws each, and training waits
+            where drawing does not keep up.
         metrics: Which metrics are drawn, by the last part of their names, in this order; all, where a validation gives
             none of these.
         painter: Config of the class that draws, from VISUALIZERS; None is a ``FigurePainter``.
@@ -50,6 +53,7 @@ class CurvesHook(Hook):
             raise ValueError(f'CurvesHook.interval is {interval}; use 1 or more')
         self.interval = interval
         self._time = DrawingTime(time_share)
+        self._drawing = Drawing()
         self.metrics = tuple(metrics)
         self.painter = VISUALIZERS.build({'type': 'FigurePainter', **(painter or {})})
         self.training: list[dict[str, float]] = []
@@ -68,7 +72,8 @@ class CurvesHook(Hook):
         checkpoint['curves'] = {'training': list(self.training), 'validations': list(self.validations)}
 
     def before_train(self, runner: Runner) -> None:
-        """Pass over what the hub holds of before."""
+        """Pass over what the hub holds of before; draw in a process from now on."""
+        self._drawing = begun_drawing(runner)
         self._seen = self._num_logged(runner)
 
     def after_train_iter(
@@ -96,23 +101,31 @@ class CurvesHook(Hook):
         self.validations.append({'epoch': float(runner.epoch), **{key: values[key] for key in chosen or values}})
 
     def after_val(self, runner: Runner) -> None:
-        """Draw."""
+        """Have the picture drawn, if it is time for one."""
         if self.validations and len(self.validations) % self.interval == 0 and self._time.left:
             self._draw(runner)
+        self._drawing.collect(runner)
 
     def after_train(self, runner: Runner) -> None:
-        """Draw the whole, unless the last validation just did."""
+        """Draw the whole, unless it was drawn after the last validation; wait for all pictures."""
         if self._drawn != (len(self.training), len(self.validations)):
             self._draw(runner)
+        self._drawing.finish(runner)
+
+    def close(self, runner: Runner) -> None:
+        """Wait for all pictures, however training ended."""
+        self._drawing.close(runner)
 
     @master_only
     def _draw(self, runner: Runner) -> None:
         self._drawn = len(self.training), len(self.validations)
-        with self._time.spent():
-            picture = self.painter.draw_curves(self.training, self.validations)
-            write_picture(picture, Path(runner.work_dir, 'pictures', 'curves.png'))
-            show_picture(runner, 'curves', picture)
+        path = Path(runner.work_dir, 'pictures', 'curves.png')
+        self._time.count(self._drawing.draw(runner, self, _curves, self.painter, self.training, self.validations, path))
 
     def _num_logged(self, runner: Runner) -> int:
         buffer = runner.message_hub.log_scalars.get('train/loss')
         return 0 if buffer is None else len(buffer.data[0])
+
+
+def _curves(painter: Any, training: list[dict[str, float]], validations: list, path: Path) -> Iterator[Picture]:
+    yield Picture(painter.draw_curves(training, validations), path, 'curves')

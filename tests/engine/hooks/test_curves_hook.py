@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from mmengine.runner import Runner
 
-from lucid.engine import pictures
-from lucid.engine.hooks import CheckpointHook, CurvesHook, DeferredInfoHook
+from lucid.engine import drawing
+from lucid.engine.hooks import CheckpointHook, CurvesHook, DeferredInfoHook, ProgressHook
 from lucid.registry import HOOKS
 
 Build = Callable[..., Runner]
@@ -54,6 +54,7 @@ def test_the_hook_is_found_by_its_bare_name_and_refuses_an_interval_of_zero() ->
         CurvesHook(interval=0)
 
 
+@pytest.mark.usefixtures('drawn_here')
 def test_what_is_drawn_is_what_was_logged_with_its_place(line_runner: Build) -> None:
     logged, (hook, painter) = Logged(), spied()
     line_runner([logged, hook], scores=[0.25, 0.5]).train()  # two epochs of five iterations, logged at 2, 4, 5
@@ -69,6 +70,7 @@ def test_what_is_drawn_is_what_was_logged_with_its_place(line_runner: Build) -> 
     assert len(training) < 10
 
 
+@pytest.mark.usefixtures('drawn_here')
 def test_a_picture_follows_each_validation_and_the_end_draws_only_what_is_new(line_runner: Build) -> None:
     hook, painter = spied()
     line_runner([Logged(), hook], scores=[0.25, 0.5]).train()
@@ -78,16 +80,40 @@ def test_a_picture_follows_each_validation_and_the_end_draws_only_what_is_new(li
     assert [len(validations) for _, validations in painter.drawn] == [2, 3]
 
 
+@pytest.mark.usefixtures('drawn_here')
 def test_drawing_keeps_to_its_share_of_the_time_and_the_end_draws_what_is_left_out(
     line_runner: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten seconds from one look at the clock to the next: each picture takes ten."""
     clock = itertools.count(step=10.0)
-    monkeypatch.setattr(pictures, 'time', SimpleNamespace(monotonic=lambda: next(clock)))
-    for share, expected in ((None, [1, 2, 3, 4]), (0.4, [1, 3, 4]), (0.01, [1, 4])):
+    monkeypatch.setattr(drawing, 'time', SimpleNamespace(monotonic=lambda: next(clock)))
+    for share, expected in ((None, [1, 2, 3, 4]), (0.5, [1, 3, 4]), (0.01, [1, 4])):
         hook, painter = spied(time_share=share)
         line_runner([Logged(), hook], scores=[0.1, 0.2, 0.3, 0.4], epochs=4).train()
         assert [len(validations) for _, validations in painter.drawn] == expected
+
+
+def test_the_file_is_that_which_drawing_here_gives(
+    line_runner: Build, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    path, saved = tmp_path / 'pictures' / 'curves.png', []
+    for _ in range(2):
+        line_runner([Logged(), CurvesHook(metrics=('score',))], scores=[0.25, 0.5]).train()
+        saved.append(path.read_bytes())
+        path.unlink()
+        request.getfixturevalue('drawn_here')
+    assert saved[0] == saved[1]
+
+
+def test_the_last_picture_is_there_when_the_run_says_where_it_is(line_runner: Build, tmp_path: Path) -> None:
+    found = []
+
+    class Told(ProgressHook):
+        def after_train(self, runner: Runner) -> None:
+            found.extend(path.name for path in (tmp_path / 'pictures').iterdir())
+
+    line_runner([Told(), Logged(), CurvesHook(interval=5)], scores=[0.25], epochs=1).train()
+    assert found == ['curves.png']
 
 
 def test_a_share_of_the_time_that_cannot_be_meant_is_refused() -> None:
@@ -127,6 +153,7 @@ def test_a_validation_outside_training_is_no_point_of_the_curve(line_runner: Bui
     assert (hook.validations, painter.drawn) == ([], [])
 
 
+@pytest.mark.usefixtures('drawn_here')
 def test_the_curves_of_a_resumed_run_are_those_of_one_that_ran_through(line_runner: Build, tmp_path: Path) -> None:
     whole, _ = spied()
     saver = CheckpointHook(save_best='toy/score')

@@ -1,3 +1,5 @@
+import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,10 @@ from mmengine.evaluator import BaseMetric, Evaluator
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from lucid.engine import checkpoint as files
+from lucid.engine.drawing import DrawingError
 from lucid.engine.hooks import CheckpointHook, EvaluationFiguresHook
-from lucid.engine.loops import TestLoop
+from lucid.engine.loops import Stopped, TestLoop
 from lucid.registry import HOOKS
 from lucid.structures.evaluation import EvaluationReport, ImageErrors
 
@@ -103,6 +107,7 @@ def test_a_validation_leaves_charts_and_the_worst_images(line_runner: Build, tmp
     assert metric.asked == [{'num_worst': 3, 'confusion_rule': (0.25, 0.45)}]
 
 
+@pytest.mark.usefixtures('drawn_here')
 def test_worst_images_are_drawn_from_their_files_with_truth_beside_what_was_found(
     line_runner: Build, image: Path
 ) -> None:
@@ -150,10 +155,12 @@ def drawn(line_runner: Build, *hooks: Hook, epochs: int, interval: int) -> list[
     return [reports[0].f1 for reports in spy.charted]
 
 
+@pytest.mark.usefixtures('drawn_here')
 def test_an_interval_skips_validations_but_neither_the_first_nor_the_last(line_runner: Build) -> None:
     assert drawn(line_runner, epochs=5, interval=3) == [1, 4, 5]
 
 
+@pytest.mark.usefixtures('drawn_here')
 def test_the_best_validation_is_drawn_when_its_turn_comes_and_once(line_runner: Build) -> None:
     # The second and third are better than the first and wait; from the seventh on nothing is better.
     assert drawn(line_runner, Best(1, 2, 3, 6), epochs=9, interval=3) == [1, 3, 6]
@@ -161,6 +168,7 @@ def test_the_best_validation_is_drawn_when_its_turn_comes_and_once(line_runner: 
     assert drawn(line_runner, Best(1, 2, 3, 6, 8), epochs=9, interval=3) == [1, 3, 6, 8]
 
 
+@pytest.mark.usefixtures('drawn_here')
 def test_an_early_end_and_a_stop_draw_what_waits(line_runner: Build) -> None:
     class Stop(Hook):
         def after_val_epoch(self, runner: Runner, metrics: Any = None) -> None:
@@ -168,7 +176,7 @@ def test_an_early_end_and_a_stop_draw_what_waits(line_runner: Build) -> None:
 
     assert drawn(line_runner, Stop(), Best(1, 2), epochs=9, interval=10) == [1, 2]
     hook, spy = EvaluationFiguresHook(), Spy()
-    hook.figures, hook._waiting = spy, (4, [report()])
+    hook.figures, hook._waiting = spy, (4, [lambda: [report()]])
     runner = line_runner([hook], scores=[])
     for _ in range(2):
         runner.call_hook('on_stop')
@@ -191,6 +199,7 @@ def test_a_metric_that_reports_nothing_or_cannot_is_passed_over(line_runner: Bui
     assert not (tmp_path / 'pictures').exists()
 
 
+@pytest.mark.usefixtures('drawn_here')
 def test_worst_images_show_what_was_compared(line_runner: Build, image: Path) -> None:
     hook, spy = EvaluationFiguresHook(), Spy()
     hook.painter = hook.figures = spy
@@ -205,3 +214,82 @@ def test_worst_images_show_what_was_compared(line_runner: Build, image: Path) ->
     spy.compared.clear()
     validated(line_runner, hook, Reporting([report(errors(image))]))
     assert set(spy.compared[0][1]) == {'boxes', 'labels'}
+
+
+def test_the_files_are_those_that_drawing_here_gives(
+    line_runner: Build, tmp_path: Path, image: Path, request: pytest.FixtureRequest
+) -> None:
+    def pictures() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (tmp_path / 'pictures').iterdir()}
+
+    metric = Reporting([report(errors(image)), report(path='nms')])
+    validated(line_runner, EvaluationFiguresHook(), metric)
+    apart = pictures()
+    shutil.rmtree(tmp_path / 'pictures')
+    request.getfixturevalue('drawn_here')
+    validated(line_runner, EvaluationFiguresHook(), metric)
+    assert len(apart) == 5
+    assert apart == pictures()
+
+
+class LateReport:
+    """Says which process counted."""
+
+    def __call__(self) -> list[EvaluationReport]:
+        Path(self.path).write_text(str(os.getpid()))
+        return [report()]
+
+
+class Late(Reporting):
+    """A metric whose reports are made where they are drawn."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__([])
+        self.path = path
+
+    def reporter(self, **options: Any) -> LateReport:
+        self.asked.append(options)
+        late = LateReport()
+        late.path = str(self.path)
+        return late
+
+
+def test_what_a_metric_puts_off_is_counted_by_the_process_that_draws(line_runner: Build, tmp_path: Path) -> None:
+    metric = Late(tmp_path / 'process')
+    validated(line_runner, EvaluationFiguresHook(num_worst=3), metric)
+    assert names(tmp_path / 'pictures') == CHARTS
+    assert int((tmp_path / 'process').read_text()) != os.getpid()
+    assert metric.asked == [{'num_worst': 3, 'confusion_rule': (0.25, 0.5)}]
+
+
+class BrokenCharts:
+    def draw_evaluation(self, reports: Sequence[EvaluationReport]) -> dict[str, np.ndarray]:
+        raise ArithmeticError('no room')
+
+
+def test_a_chart_that_fails_ends_the_training_and_costs_no_checkpoint(line_runner: Build, tmp_path: Path) -> None:
+    hook, saver = EvaluationFiguresHook(), CheckpointHook(save_best='toy/score')
+    hook.figures = BrokenCharts()
+    runner = line_runner([hook, saver], scores=[], epochs=1)
+    runner._val_evaluator = Evaluator([Reporting([report()])])
+    with pytest.raises(DrawingError, match='EvaluationFiguresHook could not draw: ArithmeticError: no room') as caught:
+        runner.train()
+    assert 'in draw_evaluation' in str(caught.value.__cause__)
+    assert files.load(tmp_path / 'best.pth')['meta']['best_score'] == 1.0
+
+
+class Stops(Hook):
+    """Asks for a stop in the second epoch."""
+
+    def after_train_epoch(self, runner: Runner) -> None:
+        if runner.epoch == 1:
+            runner.train_loop.request_stop()
+
+
+def test_what_waits_at_a_stop_is_written_before_the_run_returns(line_runner: Build, tmp_path: Path) -> None:
+    hook, metric = EvaluationFiguresHook(interval=10), Reporting([report()])
+    runner = line_runner([hook, Stops()], scores=[], epochs=5)
+    runner._val_evaluator = Evaluator([metric])
+    with pytest.raises(Stopped):
+        runner.train()
+    assert names(tmp_path / 'pictures') == CHARTS

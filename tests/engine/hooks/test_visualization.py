@@ -1,3 +1,4 @@
+import multiprocessing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +11,8 @@ from mmengine.model import BaseModel
 from mmengine.runner import Runner
 from torch.utils.data import Dataset
 
+from lucid.engine.comparison import comparisons
+from lucid.engine.drawing import DrawingError
 from lucid.engine.hooks.visualization import VisualizationHook
 from lucid.registry import HOOKS
 from lucid.structures import PackedTargets
@@ -98,7 +101,7 @@ class Spy:
 
 
 @pytest.fixture
-def spy():
+def spy(drawn_here):
     hook = VisualizationHook(batch_images=2, val_images=3)
     hook.painter = Spy()
     return hook, hook.painter
@@ -126,6 +129,11 @@ def toy_runner(folder: Path, hook: VisualizationHook, epochs=2, tensorboard=Fals
         default_scope='lucid',
         log_level='ERROR',
     )
+
+
+def compare(painter, data, outputs, keypoint_names=()):
+    """The pictures of the first images of a batch."""
+    return [each.draw(painter, ('bolt', 'nut'), keypoint_names) for each in comparisons(data, outputs, keypoint_names)]
 
 
 def names(folder):
@@ -210,7 +218,7 @@ def test_a_run_that_is_resumed_does_not_draw_its_first_batches_again(tmp_path, s
     hook, painter = spy
     loader = SimpleNamespace(dataset=Scenes())
     for iteration in (0, 2, 3, 50):
-        runner = SimpleNamespace(iter=iteration, work_dir=tmp_path, train_dataloader=loader)
+        runner = SimpleNamespace(iter=iteration, epoch=0, work_dir=tmp_path, train_dataloader=loader)
         hook.before_train_iter(runner, 0, batch([0, 1]))
     assert names(tmp_path / 'pictures') == ['train_batch_0.jpg', 'train_batch_2.jpg']
     assert len(painter.batches) == 2
@@ -224,7 +232,56 @@ def test_validation_pictures_go_to_tensorboard(tmp_path):
     runner.visualizer.close()
     events = EventAccumulator(str(next(tmp_path.rglob('events*')).parent)).Reload()
     assert [image.step for image in events.Images('validation')] == [1, 2]
+    assert events.Tags()['images'] == ['validation']
     assert not list(tmp_path.rglob('vis_image'))
+    shown = mmcv.imfrombytes(events.Images('validation')[0].encoded_image_string)
+    height, width = mmcv.imread(str(tmp_path / 'pictures' / 'val_epoch_01.jpg')).shape[:2]
+    assert (events.Images('validation')[0].height, events.Images('validation')[0].width) == shown.shape[:2]
+    assert max(shown.shape) == min(max(height, width), 1500)
+
+
+def pictures(folder):
+    return {path.name: path.read_bytes() for path in folder.glob('pictures/*')}
+
+
+def test_the_files_are_those_that_drawing_here_gives(tmp_path, request):
+    toy_runner(tmp_path / 'apart', VisualizationHook(), epochs=2).train()
+    request.getfixturevalue('drawn_here')
+    toy_runner(tmp_path / 'here', VisualizationHook(), epochs=2).train()
+    assert len(pictures(tmp_path / 'here')) == 5
+    assert pictures(tmp_path / 'apart') == pictures(tmp_path / 'here')
+
+
+class Broken(Spy):
+    """Cannot draw what it is made for."""
+
+    def stack(self, panels):
+        raise ArithmeticError('no room')
+
+
+def test_a_painter_that_fails_ends_the_training_when_its_validation_is_over(tmp_path):
+    hook = VisualizationHook(num_batches=0)
+    hook.painter = Broken()
+    runner = toy_runner(tmp_path, hook, epochs=9)
+    with pytest.raises(DrawingError, match='VisualizationHook could not draw: ArithmeticError: no room'):
+        runner.train()
+    assert not (tmp_path / 'pictures').exists()
+
+
+def test_other_processes_of_a_distributed_run_draw_nothing(tmp_path, monkeypatch):
+    runner = toy_runner(tmp_path, VisualizationHook(), epochs=1)
+    monkeypatch.setattr('mmengine.dist.utils.get_rank', lambda group=None: 1)
+    before = multiprocessing.active_children()
+    runner.train()
+    assert not (tmp_path / 'pictures').exists()
+    assert multiprocessing.active_children() == before
+
+
+def test_a_validation_alone_is_drawn_at_once(tmp_path, spy):
+    hook, painter = spy
+    toy_runner(tmp_path, hook).val()
+    assert names(tmp_path / 'pictures') == ['val_epoch_00.jpg']
+    assert len(painter.comparisons) == 3
 
 
 def test_a_test_writes_a_picture_per_image_where_a_folder_is_named(tmp_path):
@@ -235,14 +292,14 @@ def test_a_test_writes_a_picture_per_image_where_a_folder_is_named(tmp_path):
 
 
 def test_a_batch_without_targets_is_drawn_without_truth(tmp_path, spy):
-    hook, painter = spy
+    _, painter = spy
     data = {**batch([0]), 'targets': None}
-    hook._compare(data, Toy()(**data, mode='predict'), ('bolt', 'nut'))
+    compare(painter, data, Toy()(**data, mode='predict'))
     assert painter.comparisons[0][1]['boxes'].shape == (0, 4)
 
 
 def test_targets_of_every_kind_are_drawn_in_the_pixels_of_what_is_shown(tmp_path, spy):
-    hook, painter = spy
+    _, painter = spy
     data = batch([0, 1])
     masks = torch.zeros(1, 16, 16, dtype=torch.bool)
     masks[:, 6:10, 4:12] = True  # cells of 4 pixels: x 16 to 48, y 24 to 40
@@ -255,7 +312,7 @@ def test_targets_of_every_kind_are_drawn_in_the_pixels_of_what_is_shown(tmp_path
         'keypoints': torch.tensor([[[20.0, 10], [60, 30], [0, 0]]]),
     }
     outputs = [{**each, **found} for each in Toy()(**data, mode='predict')]
-    hook._compare(data, outputs, ('bolt', 'nut'), ('nose', 'left_eye', 'tail'))
+    compare(painter, data, outputs, ('nose', 'left_eye', 'tail'))
     _, truth, shown, *_ = painter.comparisons[0]
     # The window begins 16 pixels down; its image is 0.8 of the original.
     assert truth['masks'].shape == (1, 32, 64)
@@ -298,6 +355,6 @@ def test_a_training_batch_and_a_validation_with_every_kind_leave_pictures(tmp_pa
         'rboxes': targets.rboxes_N5[:count],
         'keypoints': targets.keypoints_NJ3[:count, :, :2],
     }
-    ((_, picture),) = hook._compare(samples, [output], data.classes, data.keypoint_names)
+    (picture,) = compare(hook.painter, samples, [output], data.keypoint_names)
     # Truth and prediction are the same objects; the prediction has no masks.
     assert picture.shape[1] > 2 * 320
