@@ -54,6 +54,26 @@ def _slope(u_RC, ASSEMBLY: tl.constexpr):
     return s_RC * (1.0 + u_RC * (1.0 - s_RC))
 
 
+@triton.jit
+def _columns(mean, rstd, weight, bias, columns_C, inside_C):
+    """What a norm knows of its columns, in float32."""
+    mean_C = tl.load(mean + columns_C, mask=inside_C, other=0.0).to(tl.float32)
+    rstd_C = tl.load(rstd + columns_C, mask=inside_C, other=0.0)
+    weight_C = tl.load(weight + columns_C, mask=inside_C, other=0.0).to(tl.float32)
+    bias_C = tl.load(bias + columns_C, mask=inside_C, other=0.0).to(tl.float32)
+    return mean_C, rstd_C, weight_C, bias_C
+
+
+@triton.jit
+def _before_norm(x_RC, dy_RC, mean_C, rstd_C, weight_C, bias_C, SILU: tl.constexpr, ASSEMBLY: tl.constexpr):
+    """The normalised values, and the gradient of what SiLU was given."""
+    hat_RC = (x_RC.to(tl.float32) - mean_C[None, :]) * rstd_C[None, :]
+    du_RC = dy_RC.to(tl.float32)
+    if SILU:
+        du_RC *= _slope(hat_RC * weight_C[None, :] + bias_C[None, :], ASSEMBLY)
+    return hat_RC, du_RC
+
+
 @triton.jit(do_not_specialize=COUNTS)
 def statistics_kernel(
     x,
@@ -195,10 +215,7 @@ def backward_sums_kernel(
     part = tl.program_id(0)
     columns_C = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside_C = columns_C < num_columns
-    mean_C = tl.load(mean + columns_C, mask=inside_C, other=0.0).to(tl.float32)
-    rstd_C = tl.load(rstd + columns_C, mask=inside_C, other=0.0)
-    weight_C = tl.load(weight + columns_C, mask=inside_C, other=0.0).to(tl.float32)
-    bias_C = tl.load(bias + columns_C, mask=inside_C, other=0.0).to(tl.float32)
+    mean_C, rstd_C, weight_C, bias_C = _columns(mean, rstd, weight, bias, columns_C, inside_C)
     weight_RC = tl.zeros((BLOCK_R, BLOCK_C), dtype=tl.float32)
     bias_RC = tl.zeros((BLOCK_R, BLOCK_C), dtype=tl.float32)
     begin = part * rows_per_part
@@ -207,11 +224,8 @@ def backward_sums_kernel(
         rows_R = first + tl.arange(0, BLOCK_R)
         valid_RC = (rows_R < end)[:, None] & inside_C[None, :]
         x_RC = tl.load(x + _offsets(rows_R, columns_C, stride, spatial, LAST), mask=valid_RC, other=0.0)
-        du_RC = tl.load(dy + _offsets(rows_R, columns_C, stride_dy, spatial, LAST), mask=valid_RC, other=0.0)
-        hat_RC = (x_RC.to(tl.float32) - mean_C[None, :]) * rstd_C[None, :]
-        du_RC = du_RC.to(tl.float32)
-        if SILU:
-            du_RC *= _slope(hat_RC * weight_C[None, :] + bias_C[None, :], ASSEMBLY)
+        dy_RC = tl.load(dy + _offsets(rows_R, columns_C, stride_dy, spatial, LAST), mask=valid_RC, other=0.0)
+        hat_RC, du_RC = _before_norm(x_RC, dy_RC, mean_C, rstd_C, weight_C, bias_C, SILU, ASSEMBLY)
         # Unmasked: outside dy is 0, and where a mean or a slope is not finite, so is the whole column.
         bias_RC += du_RC
         weight_RC += du_RC * hat_RC
@@ -251,10 +265,7 @@ def backward_kernel(
     program = tl.program_id(0)
     columns_C = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside_C = columns_C < num_columns
-    mean_C = tl.load(mean + columns_C, mask=inside_C, other=0.0).to(tl.float32)
-    rstd_C = tl.load(rstd + columns_C, mask=inside_C, other=0.0)
-    weight_C = tl.load(weight + columns_C, mask=inside_C, other=0.0).to(tl.float32)
-    bias_C = tl.load(bias + columns_C, mask=inside_C, other=0.0).to(tl.float32)
+    mean_C, rstd_C, weight_C, bias_C = _columns(mean, rstd, weight, bias, columns_C, inside_C)
     dweight_C = tl.zeros((BLOCK_C,), dtype=tl.float32)
     dbias_C = tl.zeros((BLOCK_C,), dtype=tl.float32)
     if SUMS:
@@ -276,11 +287,8 @@ def backward_kernel(
         valid_RC = (rows_R < end)[:, None] & inside_C[None, :]
         offsets_RC = _offsets(rows_R, columns_C, stride, spatial, LAST)
         x_RC = tl.load(x + offsets_RC, mask=valid_RC, other=0.0)
-        du_RC = tl.load(dy + _offsets(rows_R, columns_C, stride_dy, spatial, LAST), mask=valid_RC, other=0.0)
-        hat_RC = (x_RC.to(tl.float32) - mean_C[None, :]) * rstd_C[None, :]
-        du_RC = du_RC.to(tl.float32)
-        if SILU:
-            du_RC *= _slope(hat_RC * weight_C[None, :] + bias_C[None, :], ASSEMBLY)
+        dy_RC = tl.load(dy + _offsets(rows_R, columns_C, stride_dy, spatial, LAST), mask=valid_RC, other=0.0)
+        hat_RC, du_RC = _before_norm(x_RC, dy_RC, mean_C, rstd_C, weight_C, bias_C, SILU, ASSEMBLY)
         if TRAINING:
             du_RC -= dbias_C[None, :] + hat_RC * dweight_C[None, :]
         tl.store(dx + offsets_RC, (du_RC * scale_C[None, :]).to(dx.dtype.element_ty), mask=valid_RC)
