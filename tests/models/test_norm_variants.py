@@ -133,6 +133,14 @@ def test_a_room_for_every_number_of_parts_would_be_noticed(
     assert len(variants) > MOST_TRAINING
 
 
+@pytest.mark.parametrize('num_maps', [1, 2])
+def test_a_tile_is_as_tall_for_a_small_map_as_for_a_large_one(num_maps: int) -> None:
+    tiles = {
+        norm_plan.plan(rows, 128, last=True, num_maps=num_maps, num_programs=256)[:2] for rows in (2, 50, 400, 10**6)
+    }
+    assert tiles == {(256 // num_maps, 32)}
+
+
 @pytest.mark.parametrize(('num_parts', 'num_columns', 'room'), [(13, 128, 64), (65, 64, 128), (85, 85, 256)])
 def test_the_room_holds_all_parts_and_has_few_sizes(num_parts: int, num_columns: int, room: int) -> None:
     assert norm_plan.room_of(num_parts, num_columns) == room

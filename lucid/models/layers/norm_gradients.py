@@ -26,7 +26,7 @@ def _columns(mean, rstd, weight, bias, columns_C, inside_C):
 
 
 @triton.jit
-def _before_norm(x_RC, dy_RC, mean_C, rstd_C, weight_C, bias_C, SILU: tl.constexpr, ASSEMBLY: tl.constexpr):
+def _normalised(x_RC, dy_RC, mean_C, rstd_C, weight_C, bias_C, SILU: tl.constexpr, ASSEMBLY: tl.constexpr):
     """The normalised values, and the gradient of what SiLU was given."""
     hat_RC = (x_RC.to(tl.float32) - mean_C[None, :]) * rstd_C[None, :]
     du_RC = dy_RC.to(tl.float32)
@@ -70,7 +70,7 @@ def backward_sums_kernel(
         valid_RC = (rows_R < end)[:, None] & inside_C[None, :]
         x_RC = tl.load(x + offsets(rows_R, columns_C, stride, spatial, LAST), mask=valid_RC, other=0.0)
         dy_RC = tl.load(dy + offsets(rows_R, columns_C, stride_dy, spatial, LAST), mask=valid_RC, other=0.0)
-        hat_RC, du_RC = _before_norm(x_RC, dy_RC, mean_C, rstd_C, weight_C, bias_C, SILU, ASSEMBLY)
+        hat_RC, du_RC = _normalised(x_RC, dy_RC, mean_C, rstd_C, weight_C, bias_C, SILU, ASSEMBLY)
         # Unmasked: outside dy is 0, and where a mean or a slope is not finite, so is the whole column.
         bias_RC += du_RC
         weight_RC += du_RC * hat_RC
@@ -133,7 +133,7 @@ def backward_kernel(
         offsets_RC = offsets(rows_R, columns_C, stride, spatial, LAST)
         x_RC = tl.load(x + offsets_RC, mask=valid_RC, other=0.0)
         dy_RC = tl.load(dy + offsets(rows_R, columns_C, stride_dy, spatial, LAST), mask=valid_RC, other=0.0)
-        hat_RC, du_RC = _before_norm(x_RC, dy_RC, mean_C, rstd_C, weight_C, bias_C, SILU, ASSEMBLY)
+        hat_RC, du_RC = _normalised(x_RC, dy_RC, mean_C, rstd_C, weight_C, bias_C, SILU, ASSEMBLY)
         if TRAINING:
             du_RC -= dbias_C[None, :] + hat_RC * dweight_C[None, :]
         tl.store(dx + offsets_RC, (du_RC * scale_C[None, :]).to(dx.dtype.element_ty), mask=valid_RC)

@@ -89,7 +89,7 @@ def _power_of_two(number: int) -> int:
 def room_of(num_parts: int, num_columns: int) -> int:
     """Room for the parts of a pass that sums, in the next one: a power of two, of which there are few.
 
-    Where 16 does not divide the columns it is the largest alone: such maps are small in the networks, and their kernels
-    take more registers for what they read number by number than for the parts.
+    Where 16 does not divide the columns it is the largest alone: such maps are small in the networks, and as many of
+    their programs fit on a multiprocessor as with the smallest.
     """
     return _power_of_two(PROGRAMS if num_columns % 16 else max(64, num_parts))
