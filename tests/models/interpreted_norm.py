@@ -13,10 +13,10 @@ import torch
 import triton
 import triton.language as tl
 
-from lucid.models.layers import norm_launches
+from lucid.models.layers import norm_launches, norm_plan
 
 # Small tiles, so that small maps have several of them, several parts, and tails.
-norm_launches.TILE, norm_launches.COLUMNS, norm_launches.PROGRAMS, norm_launches.WRITERS = 64, 8, 6, 4
+norm_plan.TILE, norm_plan.COLUMNS, norm_plan.PROGRAMS, norm_plan.WRITERS = 64, 8, 6, 4
 
 
 @triton.jit

@@ -181,7 +181,7 @@ def test_kernels_give_the_same_bits_again(interpreted: Any) -> None:
 
 def test_a_map_is_found_as_it_lies_whatever_the_strides_of_dimensions_of_one() -> None:
     pytest.importorskip('triton')
-    from lucid.models.layers.norm_launches import Rows, rows_of
+    from lucid.models.layers.norm_plan import Rows, rows_of
 
     def last(*shape: int) -> Tensor:
         return torch.zeros(shape).to(memory_format=LAST)
@@ -271,7 +271,7 @@ def test_maps_that_32_bits_cannot_number_are_left_to_torch(monkeypatch: pytest.M
 @pytest.mark.parametrize('last', [True, False])
 def test_the_rows_of_a_map_are_divided_without_a_gap_and_stay_in_32_bits(last: bool) -> None:
     pytest.importorskip('triton')
-    from lucid.models.layers.norm_launches import PROGRAMS, WRITERS, plan
+    from lucid.models.layers.norm_plan import PROGRAMS, WRITERS, plan
 
     for channels in (1, 3, 16, 21, 96, 256, 1024):
         for num_rows in (2, 65, 400, 128 * 320 * 320, (MAX_CELLS - 1) // channels):

@@ -1,99 +1,15 @@
-"""Launching the kernels of BatchNorm with SiLU: which work a program gets, and where the maps lie.
+"""Launching the kernels of BatchNorm with SiLU."""
 
-The sizes go by the shape of a map alone, so that two runs sum in the same order.
-"""
-
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
-from lucid.models.layers import norm_kernels as kernels
-
-# Tuned by hand for one H200, of 132 multiprocessors: what it showed is in docs/records/2026-11-30-gpu-time.md.
-TILE = 8192  # cells of a tile of one map; half of it where a kernel reads two maps
-COLUMNS = 32  # of a tile, at most: 64 bytes of a bf16 row
-PROGRAMS = 256  # of a pass that sums; the next pass reads as many partial sums
-WRITERS = 512  # programs of a pass that writes
-WARPS = 8
+from lucid.models.layers import norm_gradients, norm_kernels, norm_plan
+from lucid.models.layers.norm_plan import Plan, Rows, plan, room_of, rows_of
 
 ASSEMBLY = not triton.knobs.runtime.interpret  # Triton's interpreter on the CPU has no assembly
-
-
-class Rows(NamedTuple):
-    """How a map lies.
-
-    last:   channels_last
-    stride: elements from one row to the next if so, else from one image to the next
-    """
-
-    last: bool
-    stride: int
-
-
-class Plan(NamedTuple):
-    """How the rows are divided among the programs of a kernel, and of one pass its grid."""
-
-    block_r: int
-    block_c: int
-    rows_per_program: int
-    num_programs: int
-    num_blocks: int  # of columns
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Programs along the rows and along the columns."""
-        return self.num_programs, self.num_blocks
-
-
-def plan(num_rows: int, num_columns: int, *, last: bool, num_maps: int, num_programs: int) -> Plan:
-    """Divide the rows into parts of whole tiles, about ``num_programs`` over all columns.
-
-    Args:
-        num_rows: Cells of the map.
-        num_columns: Channels.
-        last: Whether the map is channels_last; else a tile has one column, along which memory runs.
-        num_maps: How many maps the kernel reads.
-        num_programs: Aim, for the whole grid.
-
-    Returns:
-        The plan; its ``num_programs`` is that along the rows.
-    """
-    block_c = min(_power_of_two(num_columns), COLUMNS) if last else 1
-    block_r = min(TILE // num_maps // block_c, _power_of_two(num_rows))
-    num_blocks = -(-num_columns // block_c)
-    tiles = -(-num_rows // block_r)
-    tiles_per_program = -(-tiles // max(1, num_programs // num_blocks))
-    rows_per_program = tiles_per_program * block_r
-    return Plan(block_r, block_c, rows_per_program, -(-num_rows // rows_per_program), num_blocks)
-
-
-def rows_of(x: Tensor) -> Rows | None:
-    """How ``x`` (B, C, H, W) lies, a slice of the channels of a larger map too; None where no kernel can read it so."""
-    batch, channels, height, width = x.shape
-    image, _, row, cell = x.stride()
-    spatial = height * width
-    # The stride of a dimension of size 1 may be anything.
-    apart = cell if width > 1 else row if height > 1 else image if batch > 1 else channels
-
-    def lies(*strides: int) -> bool:
-        return all(n == 1 or a == b for n, a, b in zip(x.shape, x.stride(), strides, strict=True))
-
-    if apart >= channels and lies(spatial * apart, 1, width * apart, apart):
-        return Rows(True, apart)
-    if lies(image, spatial, width, 1):
-        return Rows(False, image if batch > 1 else channels * spatial)
-    return None
-
-
-def _power_of_two(number: int) -> int:
-    return 1 << (number - 1).bit_length()
-
-
-def _parts(num_programs: int) -> int:
-    """Room for the parts; few sizes, because a kernel is compiled for each."""
-    return max(64, _power_of_two(num_programs))
 
 
 def _numbers(x: Tensor) -> dict[str, Any]:
@@ -105,7 +21,17 @@ def _numbers(x: Tensor) -> dict[str, Any]:
 
 
 def _sizes(how: Plan) -> dict[str, Any]:
-    return {'BLOCK_R': how.block_r, 'BLOCK_C': how.block_c, 'num_warps': WARPS}
+    return {'BLOCK_R': how.block_r, 'BLOCK_C': how.block_c, 'num_warps': norm_plan.WARPS}
+
+
+def _tables(num_parts: int, num_columns: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Two of (parts, columns), flat, in one allocation; the second begins at 16 bytes as the first does.
+
+    Where it did not, kernels would be compiled once more.
+    """
+    room = -(-num_parts * num_columns // 4) * 4
+    first, second = torch.empty((2, room), dtype=torch.float32, device=device).unbind()
+    return first, second
 
 
 def launch_forward(
@@ -142,18 +68,17 @@ def launch_forward(
     y = torch.empty_like(x)
     rstd = torch.empty(num_columns, dtype=torch.float32, device=x.device)
     training = num_batches is not None
-    sums = plan(num_rows, num_columns, last=last, num_maps=1, num_programs=PROGRAMS)
+    sums = plan(num_rows, num_columns, last=last, num_maps=1, num_programs=norm_plan.PROGRAMS)
     if training:
         mean = torch.empty_like(rstd)
-        means = torch.empty((2, sums.num_programs, num_columns), dtype=torch.float32, device=x.device)
-        means, squares = means.unbind()
-        kernels.statistics_kernel[sums.grid](
+        means, squares = _tables(sums.num_programs, num_columns, x.device)
+        norm_kernels.statistics_kernel[sums.grid](
             x, means, squares, **numbers, rows_per_part=sums.rows_per_program, LAST=last, **_sizes(sums)
         )
     else:
         mean, means, squares, num_batches = running_mean, running_mean, running_var, running_mean
-    how = plan(num_rows, num_columns, last=last, num_maps=1, num_programs=WRITERS)
-    kernels.forward_kernel[how.grid](
+    how = plan(num_rows, num_columns, last=last, num_maps=1, num_programs=norm_plan.WRITERS)
+    norm_kernels.forward_kernel[how.grid](
         x,
         y,
         weight,
@@ -175,7 +100,7 @@ def launch_forward(
         SILU=silu,
         ASSEMBLY=ASSEMBLY,
         LAST=last,
-        PARTS=_parts(sums.num_programs),
+        PARTS=room_of(sums.num_programs, num_columns) if training else 1,
         **_sizes(how),
     )
     return y, mean, rstd
@@ -218,12 +143,11 @@ def launch_backward(
     num_rows, num_columns = numbers['num_rows'], numbers['num_columns']
     dx = torch.empty_like(x)
     dweight, dbias = (torch.empty_like(p) if sums else p.new_empty(0) for p in (weight, bias))
-    parts = plan(num_rows, num_columns, last=last, num_maps=2, num_programs=PROGRAMS)
+    parts = plan(num_rows, num_columns, last=last, num_maps=2, num_programs=norm_plan.PROGRAMS)
     weight_sums = bias_sums = rstd
     if sums:
-        both = torch.empty((2, parts.num_programs, num_columns), dtype=torch.float32, device=x.device)
-        weight_sums, bias_sums = both.unbind()
-        kernels.backward_sums_kernel[parts.grid](
+        weight_sums, bias_sums = _tables(parts.num_programs, num_columns, x.device)
+        norm_gradients.backward_sums_kernel[parts.grid](
             dy,
             x,
             weight,
@@ -239,8 +163,8 @@ def launch_backward(
             LAST=last,
             **_sizes(parts),
         )
-    how = plan(num_rows, num_columns, last=last, num_maps=2, num_programs=WRITERS)
-    kernels.backward_kernel[how.grid](
+    how = plan(num_rows, num_columns, last=last, num_maps=2, num_programs=norm_plan.WRITERS)
+    norm_gradients.backward_kernel[how.grid](
         dy,
         x,
         dx,
@@ -260,7 +184,7 @@ def launch_backward(
         SILU=silu,
         ASSEMBLY=ASSEMBLY,
         LAST=last,
-        PARTS=_parts(parts.num_programs),
+        PARTS=room_of(parts.num_programs, num_columns) if sums else 1,
         **_sizes(how),
     )
     return dx, dweight, dbias
