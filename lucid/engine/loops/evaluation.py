@@ -2,7 +2,7 @@
 
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from lucid.engine.distributed import unwrapped
 from lucid.engine.host_workers import HostWorkers
+from lucid.engine.pass_stream import PassStream, repeats
 from lucid.engine.predictions import Predictor, ahead, has_seam
 from lucid.registry import LOOPS
 
@@ -30,6 +31,10 @@ class ValLoop(BaseValLoop):
     A model that predicts in parts, as lucid's do, is given a batch before the host works on the one before it:
     ``before_val_iter`` of a batch comes before ``after_val_iter`` of the batch before. Predictions, their order and
     where errors surface are those of one batch after the other.
+
+    Attributes: ``follows``, whether another validation comes, which a training loop may set for the time of its run.
+    Where it does, and ``dataloader`` ``repeats``, workers make the first batches of the next validation ahead, see
+    ``PassStream``; they end with ``close``.
 
     Args:
         runner: Whose model is evaluated.
@@ -53,15 +58,27 @@ class ValLoop(BaseValLoop):
         super().__init__(runner, dataloader, evaluator)
         check_paths(runner, self.evaluator)
         self.workers = _workers(self, num_workers)
+        self.follows: Callable[[], bool] | None = None
+        self._stream = PassStream(self.dataloader) if repeats(self.dataloader) else None
 
     def run(self) -> dict[str, Any]:
         """Validate once and return the metrics by name."""
         try:
             with predicting(self.runner, self.evaluator):
                 in_parts = type(self).run_iter is BaseValLoop.run_iter and has_seam(unwrapped(self.runner.model))
-                return _run_ahead(self, 'val') if in_parts else super().run()
+                return _run_ahead(self, 'val', self._batches()) if in_parts else super().run()
         finally:
             self.runner.call_hook('undo_val')
+
+    def close(self) -> None:
+        """End workers that are ahead; a later run starts new ones."""
+        if self._stream is not None:
+            self._stream.close()
+
+    def _batches(self) -> Iterable[Any]:
+        if self._stream is None or self.follows is None:
+            return self.dataloader
+        return self._stream.batches(follows=self.follows)
 
 
 @LOOPS.register_module()
@@ -91,7 +108,7 @@ class TestLoop(BaseTestLoop):
         try:
             with predicting(self.runner, self.evaluator):
                 in_parts = type(self).run_iter is BaseTestLoop.run_iter and has_seam(unwrapped(self.runner.model))
-                return _run_ahead(self, 'test') if in_parts else super().run()
+                return _run_ahead(self, 'test', self.dataloader) if in_parts else super().run()
         finally:
             self.runner.call_hook('undo_test')
 
@@ -111,7 +128,7 @@ def _workers(loop: Any, number: int) -> HostWorkers | None:
     return workers
 
 
-def _run_ahead(loop: Any, mode: str) -> dict[str, Any]:
+def _run_ahead(loop: Any, mode: str, batches: Iterable[Any]) -> dict[str, Any]:
     """The run of a loop of mmengine's, with the device one batch ahead of the host, and workers one more."""
     runner, workers = loop.runner, loop.workers
     runner.call_hook(f'before_{mode}')
@@ -123,7 +140,7 @@ def _run_ahead(loop: Any, mode: str) -> dict[str, Any]:
         runner.call_hook(f'before_{mode}_iter', batch_idx=batch[0], data_batch=batch[1])
         return predictor.launch(batch[1])
 
-    finished = ahead(enumerate(loop.dataloader), launch, in_processes=workers is not None)
+    finished = ahead(enumerate(batches), launch, in_processes=workers is not None)
     try:
         for (index, data), outputs in finished:
             loop.evaluator.process(data_samples=outputs, data_batch=data)
