@@ -104,7 +104,7 @@ class _Plan(BatchSampler):
 
 def repeats(loader: DataLoader) -> bool:
     """Whether a loader's workers stay and its keys are the same in each pass, so that one may begin ahead."""
-    sampler = loader.sampler
+    sampler: Any = loader.sampler
     fixed = type(sampler) is SequentialSampler or (type(sampler) is DefaultSampler and not sampler.shuffle)
     own = type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset)
     return fixed and not own and streams(loader)

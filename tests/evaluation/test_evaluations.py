@@ -145,10 +145,15 @@ def test_an_evaluation_is_not_interrupted_by_searches_for_cycles_and_they_go_on_
     assert counts[0] == 0 < counts[1]  # the second is the control
 
 
+@evaluations.uncollected()
+def fails():
+    assert not gc.isenabled()
+    raise ArithmeticError
+
+
 def test_what_was_switched_off_stays_off_and_a_failure_switches_it_on_again():
-    with pytest.raises(ArithmeticError), evaluations.uncollected():
-        assert not gc.isenabled()
-        raise ArithmeticError
+    with pytest.raises(ArithmeticError):
+        fails()
     assert gc.isenabled()
     gc.disable()
     try:

@@ -10,6 +10,7 @@ from mmengine.evaluator import Evaluator
 from mmengine.runner import Runner
 from mmengine.runner import TestLoop as BaseTestLoop
 from mmengine.runner import ValLoop as BaseValLoop
+from torch import nn
 from torch.utils.data import DataLoader
 
 from lucid.engine.distributed import unwrapped
@@ -30,7 +31,8 @@ class ValLoop(BaseValLoop):
 
     A model that predicts in parts, as lucid's do, is given a batch before the host works on the one before it:
     ``before_val_iter`` of a batch comes before ``after_val_iter`` of the batch before. Predictions, their order and
-    where errors surface are those of one batch after the other.
+    where errors surface are those of one batch after the other. On a card a partial last batch behind full ones is
+    filled up, see ``Predictor``.
 
     Attributes: ``follows``, whether another validation comes, which a training loop may set for the time of its run.
     Where it does, and ``dataloader`` ``repeats``, workers make the first batches of the next validation ahead, see
@@ -134,7 +136,10 @@ def _run_ahead(loop: Any, mode: str, batches: Iterable[Any]) -> dict[str, Any]:
     runner.call_hook(f'before_{mode}')
     runner.call_hook(f'before_{mode}_epoch')
     runner.model.eval()
-    predictor = Predictor(unwrapped(runner.model), run=map if workers is None else workers.map)
+    model, loader = unwrapped(runner.model), loop.dataloader
+    # Not on a CPU, where black images cost what others do and nothing is chosen by shape.
+    fill = loader.batch_size if _on_card(model) and len(loader) > 1 else None
+    predictor = Predictor(model, run=map if workers is None else workers.map, fill=fill)
 
     def launch(batch: tuple[int, Any]) -> Any:
         runner.call_hook(f'before_{mode}_iter', batch_idx=batch[0], data_batch=batch[1])
@@ -153,6 +158,10 @@ def _run_ahead(loop: Any, mode: str, batches: Iterable[Any]) -> dict[str, Any]:
     runner.call_hook(f'after_{mode}_epoch', metrics=metrics)
     runner.call_hook(f'after_{mode}')
     return metrics
+
+
+def _on_card(model: nn.Module) -> bool:
+    return any(parameter.is_cuda for parameter in model.parameters())
 
 
 def wanted_paths(evaluator: Evaluator) -> tuple[str, ...]:
