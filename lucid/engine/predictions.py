@@ -55,7 +55,10 @@ class Predictor:
 
     def __init__(self, model: Any, *, run: Run = map, fill: int | None = None) -> None:
         self._model, self._run = model, run
-        self._fill = fill if callable(getattr(type(model), 'first', None)) else None
+        kind = type(model)
+        # A subclass with an ``infer`` of its own says by a ``first`` of its own that it may be cut.
+        cuts = callable(getattr(kind, 'first', None)) and _place(kind, 'first') <= _place(kind, 'infer')
+        self._fill = fill if cuts else None
 
     @torch.no_grad()
     def launch(self, data: Any) -> Callable[[], Iterator[dict[str, Any]]]:

@@ -212,6 +212,24 @@ def test_a_partial_batch_that_is_filled_up_gives_what_its_images_give_beside_oth
     assert shapes[-1][0][0] == 3
 
 
+def test_a_model_with_an_infer_of_its_own_is_given_no_black_images() -> None:
+    class Own(YOLODetector):
+        def infer(self, images: Tensor) -> Any:
+            seen.append(len(images))
+            return super().infer(images)
+
+    class Cut(Own):
+        def first(self, inferred: Any, count: int) -> Any:
+            return super().first(inferred, count)
+
+    seen: list[int] = []
+    for kind in (Own, Cut):
+        model = detector('detect')
+        model.__class__ = kind
+        assert len(list(Predictor(model, fill=4).launch(batch(0, 2))())) == 2
+    assert seen == [2, 4]  # the second is the control
+
+
 def test_images_of_channels_last_are_filled_up_in_their_own_layout() -> None:
     full = torch.rand(4, 3, 8, 8).contiguous(memory_format=torch.channels_last)
     for count in (1, 3):
