@@ -92,7 +92,8 @@ class ExponentialMovingAverage:
         """Exchange the model's values and the averages, in place; twice changes nothing, bit for bit."""
         self.bind()
         for shadow, live in self._pairs():
-            values = [tensor.clone() for tensor in live]
+            values = [torch.empty_like(tensor) for tensor in live]
+            torch._foreach_copy_(values, live)  # not clones: a kernel each
             torch._foreach_copy_(live, shadow)
             torch._foreach_copy_(shadow, values)
         self.swapped = not self.swapped

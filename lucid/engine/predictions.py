@@ -43,19 +43,34 @@ class Predictor:
 
     Nothing in ``launch`` waits for the device. The second part reads it on a stream of its own, so that it waits for
     its own batch and not for those that were launched since; the rows of a batch come in one transfer per path, into
-    pinned memory. ``run`` is what works on the images one by one, see ``place`` of the model.
+    pinned memory.
+
+    Args:
+        model: One that ``has_seam``.
+        run: What works on the images one by one, see ``place`` of the model.
+        fill: Images of a full batch. One with fewer is filled up with black ones, so that kernels are chosen, and
+            graphs recorded, for one shape; they are dropped before anything is selected. Only a model that says what
+            their part of ``infer`` is, by ``first(inferred, count)``, is given any. None fills no batch.
     """
 
-    def __init__(self, model: Any, *, run: Run = map) -> None:
+    def __init__(self, model: Any, *, run: Run = map, fill: int | None = None) -> None:
         self._model, self._run = model, run
+        kind = type(model)
+        # A subclass with an ``infer`` of its own says by a ``first`` of its own that it may be cut.
+        cuts = callable(getattr(kind, 'first', None)) and _place(kind, 'first') <= _place(kind, 'infer')
+        self._fill = fill if cuts else None
 
     @torch.no_grad()
     def launch(self, data: Any) -> Callable[[], Iterator[dict[str, Any]]]:
         """Prepare a batch and start its inference; returns what gives its predictions, as an iterator."""
         prepared = self._model.prepare(data)
-        device = prepared['inputs'].device
+        images = prepared['inputs']
+        device, count = images.device, len(images)
+        fill = self._fill if self._fill is not None and 0 < count < self._fill else None
         with torch.autocast(device.type, enabled=False):
-            inferred = self._model.infer(prepared['inputs'])
+            inferred = self._model.infer(images if fill is None else _filled(images, fill))
+        if fill is not None:
+            inferred = self._model.first(inferred, count)
         event = torch.cuda.current_stream(device).record_event() if device.type == 'cuda' else None
         return partial(self._finish, inferred, prepared['metas'], device, event)
 
@@ -75,6 +90,14 @@ class Predictor:
         assert all(leaf.device.type == 'cpu' for leaf in tree_leaves(selected) if isinstance(leaf, Tensor))
         found: Iterator[dict[str, Any]] = self._model.place(selected, metas, run=self._run)
         return found
+
+
+def _filled(images: Tensor, size: int) -> Tensor:
+    """Images and black ones behind them, with the strides of a batch of ``size``, of which a recording may be."""
+    filled = images.new_empty_strided((size, *images.shape[1:]), images.stride())
+    filled[: len(images)].copy_(images)
+    filled[len(images) :].zero_()
+    return filled
 
 
 @cache

@@ -73,7 +73,7 @@ def average_precision(
     """Evaluate the rows that ``result_rows`` made.
 
     Args:
-        detections: Of all images.
+        detections: Of all images, and of no others.
         image_ids: Images that count, whether they have detections or not.
         truth: The annotations.
         limits: Detections per class and image that AP and AR count, and those that ``found_K`` counts.
@@ -109,6 +109,20 @@ def nan_mean(values: np.ndarray, axis: int | tuple[int, ...] | None = None) -> n
     return np.where(count, np.where(known, values, 0).sum(axis=axis) / np.maximum(count, 1), np.nan)
 
 
+class _Found(COCO):
+    """Detections, all of which the evaluator is to take: what it asks for by image and class it gets as it is."""
+
+    def __init__(self, rows: list[dict], images: dict[int, dict]) -> None:
+        super().__init__()
+        self.imgs, self._rows = images, rows
+
+    def getAnnIds(self, *_: object, **__: object) -> list[dict]:  # noqa: N802 (the library's name)
+        return self._rows
+
+    def loadAnns(self, ids: list[dict]) -> list[dict]:  # noqa: N802 (the library's name)
+        return ids
+
+
 class _RotatedEvaluation(COCOeval_faster):
     """COCO's evaluation of rotated boxes: rows have ``rbox``, and an ignored object is no region but a box too."""
 
@@ -130,8 +144,8 @@ def _evaluated(
     """The evaluator when it is done; None where there is nothing to evaluate."""
     if not image_ids or not truth.classes:
         return None
-    # Not loadRes: it adds a polygon to each row, half a gigabyte for COCO's 1.5 million rows.
-    found = COCO({**truth.coco.dataset, 'annotations': detections})
+    # Not loadRes: it adds a polygon to each row, half a gigabyte for COCO's 1.5 million rows. Nor an index of them.
+    found = _Found(detections, truth.coco.imgs)
     evaluator = _RotatedEvaluation if kind.field == RBOXES.field else COCOeval_faster
     more: dict[str, Any] = {'kpt_oks_sigmas': sigmas} if kind.field == KEYPOINTS.field else {}
     evaluation = evaluator(truth.coco, found, kind.iou_type, print_function=_silent, **more)

@@ -1,8 +1,10 @@
 """From what processes gathered to figures: what all metrics of detections do with their results."""
 
+import gc
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,9 +62,30 @@ class Comparison(NamedTuple):
 
 def figures_of(comparison: Comparison) -> AveragePrecision:
     """Compare the detections of one path in one way; nothing but the figures comes of it, so that any process can."""
+    with uncollected():
+        return _figures(comparison)  # a function, so that its rows are gone before Python looks for cycles again
+
+
+def _figures(comparison: Comparison) -> AveragePrecision:
     _, kind, images, truth, limits, sigmas = comparison
     rows = result_rows(images, truth, kind)
     return average_precision(rows, sorted(images), truth, limits=limits, kind=kind, sigmas=sigmas)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Make no search for cycles of objects meanwhile.
+
+    Rows of detections are many small objects at once, in no cycle. Their number lets Python look through all objects of
+    the process several times, which takes longer than the evaluation.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def evaluations_of(comparisons: Sequence[Comparison], *, run: Run = map) -> list[Evaluation]:

@@ -17,6 +17,7 @@ from lucid.capture import CudaMemory, Parts, TapeMemory
 from lucid.engine import checkpoint as files
 from lucid.engine.hooks import CaptureHook
 from lucid.engine.hooks.capture import FILE
+from lucid.engine.loops import evaluation
 from lucid.registry import HOOKS
 
 Make = Callable[..., Config]
@@ -128,10 +129,15 @@ def test_a_last_batch_of_one_image_and_validation_after_each_epoch_change_nothin
         assert (region['replays'], region['problems'], region['retired']) == (9 - sum(asked.values()), [], {})
 
 
+@pytest.mark.parametrize('filled', [True, False])
 def test_captured_validations_of_a_captured_training_find_what_eager_ones_find(
-    trained: Trained, backend: str, tmp_path: Path
+    trained: Trained, backend: str, tmp_path: Path, filled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nine images in batches of 4, 4 and 1, by both paths, with the averages swapped in, after each epoch."""
+    """Nine images in batches of 4, 4 and 1, by both paths, with the averages swapped in, after each epoch.
+
+    The last one is filled up, as on a card, or left as it is, as on a CPU.
+    """
+    monkeypatch.setattr(evaluation, '_on_card', lambda model: filled)
     files = [tmp_path / 'eager.json', tmp_path / 'captured.json']
     options = {
         'data_root': str(tmp_path),
@@ -146,8 +152,9 @@ def test_captured_validations_of_a_captured_training_find_what_eager_ones_find(
     assert eager == captured
     assert len(eager) > 20
     routes = regions['eval']
-    assert (routes['replays'], routes['captures'], routes['problems'], routes['retired']) == (4, 1, [], {})
-    assert [(e['reason'], e['calls']) for e in routes['eager']] == [('new_signature', 2)]
+    assert (routes['captures'], routes['problems'], routes['retired']) == (1, [], {})
+    assert routes['replays'] == (6 if filled else 4)
+    assert [(e['reason'], e['calls']) for e in routes['eager']] == ([] if filled else [('new_signature', 2)])
     assert regions['step']['replays'] == 4
 
 

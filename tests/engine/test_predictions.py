@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lucid.capture import CudaMemory, EvalRegion, Parts, Reason, TapeMemory, first_difference
 from lucid.engine.host_workers import HostWorkers
-from lucid.engine.predictions import Predictor, behind, has_seam
+from lucid.engine.predictions import Predictor, _filled, behind, has_seam
 from lucid.models.detectors import YOLODetector
 
 HEADS = {'detect': 'DetectHead', 'segment': 'SegmentHead', 'oriented': 'OrientedHead', 'keypoint': 'KeypointHead'}
@@ -187,6 +187,74 @@ def test_an_item_is_finished_when_so_many_later_ones_have_begun(depth: int, expe
     events: list[str] = []
     assert list(behind(range(3), partial(recorded, events), depth=depth)) == [(0, 0), (1, 10), (2, 20)]
     assert events == expected
+
+
+@pytest.mark.parametrize('task', HEADS)
+def test_a_partial_batch_that_is_filled_up_gives_what_its_images_give_beside_others(
+    task: str, device: torch.device
+) -> None:
+    """Bit by bit what a full batch gives of its first images: the same kernels see the same shape."""
+    model = detector(task).to(device)
+    shapes: list[Any] = []
+    infer = model.infer
+    model.infer = lambda images: shapes.append((tuple(images.shape), images.stride())) or infer(images)
+    full, part = batch(0, 4), batch(0, 4)
+    part = {'inputs': part['inputs'][:3], 'metas': part['metas'][:3]}
+    black = {**full, 'inputs': torch.cat([part['inputs'], torch.zeros_like(full['inputs'][:1])])}
+    predictor = Predictor(model, fill=4)
+    found = list(predictor.launch(part)())
+    assert len(found) == 3
+    assert same(list(predictor.launch(black)())[:3], found)
+    assert len(set(shapes)) == 1
+    # Controls: black images are looked at and would show, and nothing is filled where it is not asked for.
+    assert len(list(predictor.launch(black)())[3]['nms']['boxes']) > 0
+    list(Predictor(model).launch(part)())
+    assert shapes[-1][0][0] == 3
+
+
+def test_a_model_with_an_infer_of_its_own_is_given_no_black_images() -> None:
+    class Own(YOLODetector):
+        def infer(self, images: Tensor) -> Any:
+            seen.append(len(images))
+            return super().infer(images)
+
+    class Cut(Own):
+        def first(self, inferred: Any, count: int) -> Any:
+            return super().first(inferred, count)
+
+    seen: list[int] = []
+    for kind in (Own, Cut):
+        model = detector('detect')
+        model.__class__ = kind
+        assert len(list(Predictor(model, fill=4).launch(batch(0, 2))())) == 2
+    assert seen == [2, 4]  # the second is the control
+
+
+def test_images_of_channels_last_are_filled_up_in_their_own_layout() -> None:
+    full = torch.rand(4, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+    for count in (1, 3):
+        filled = _filled(full[:count], 4)
+        assert filled.stride() == full.stride()
+        assert torch.equal(filled[:count], full[:count])
+        assert not filled[count:].any()
+
+
+def test_filled_batches_are_replayed_by_the_recording_of_full_ones(backend: tuple[torch.device, Parts]) -> None:
+    device, parts = backend
+    reference = detector('detect').to(device)
+    model = copy.deepcopy(reference)
+    region = EvalRegion()
+    region.activate(model, parts=parts)
+    batches = [batch(0, 4), batch(1, 3), batch(2, 1)]
+    expected = [list(Predictor(reference, fill=4).launch(each)()) for each in batches]
+    finish = [Predictor(model, fill=4).launch(each) for each in batches]
+    found = [list(launched()) for launched in finish]
+    assert same(expected, found)
+    assert [len(each) for each in found] == [4, 3, 1]
+    assert (region.routes.replays, region.routes.captures, region.routes.eager) == (3, 1, {})
+    list(Predictor(model).launch(batches[1])())  # control: as it comes it is another shape
+    assert region.routes.eager == {(Reason.NEW_SIGNATURE, '3x3x64x64 float32'): 1}
+    region.release()
 
 
 def failing(numbers: int, error: BaseException) -> Iterator[int]:

@@ -1,12 +1,17 @@
+import contextlib
+import copy
+import gc
 import json
 import multiprocessing
 from pathlib import Path
 
 import pytest
 import torch
+from faster_coco_eval import COCO
 
 from lucid.datasets import ShapesDataset
 from lucid.engine.host_workers import HostWorkers
+from lucid.evaluation import average_precision, evaluations
 from lucid.registry import METRICS
 
 NAMES = ('CocoMetric', 'CocoMaskMetric', 'CocoKeypointMetric', 'RotatedMetric')
@@ -80,3 +85,80 @@ def test_the_chief_figure_is_the_map_of_what_the_task_predicts_by_the_first_path
     for paths, key in ((('one_to_one', 'nms'), chief), (('nms', 'one_to_one'), f'nms/{chief}')):
         assert METRICS.build({'type': name, 'paths': paths}).chief == key
     assert METRICS.build({'type': name, 'format_only': True, 'outfile': 'out.json'}).chief is None
+
+
+def test_rows_without_an_index_give_the_figures_of_the_librarys_own_in_every_metric_bit_by_bit(
+    tmp_path, oracle, monkeypatch
+):
+    ann_file, found = uneven(tmp_path, oracle)
+    given = evaluate(ann_file, found, len(found))
+
+    def indexed(rows, images):
+        categories = json.loads(Path(ann_file).read_text())['categories']
+        return COCO({'images': list(images.values()), 'annotations': copy.deepcopy(rows), 'categories': categories})
+
+    monkeypatch.setattr(average_precision, '_Found', indexed)
+    assert evaluate(ann_file, found, len(found)) == given
+    assert all(0 < float(value) < 1 for key, value in given.items() if key.endswith('/mAP'))  # control: nothing trivial
+    monkeypatch.setattr(average_precision, '_Found', lambda rows, images: indexed(rows[1:], images))
+    assert evaluate(ann_file, found, len(found)) != given  # control: a row more or less shows
+
+
+@pytest.fixture
+def collections():
+    """The generation of each search for cycles since; they come often here."""
+    seen, threshold = [], gc.get_threshold()
+
+    def note(phase, info):
+        if phase == 'start':
+            seen.append(info['generation'])
+
+    gc.collect()
+    gc.set_threshold(20)
+    gc.callbacks.append(note)
+    yield seen
+    gc.callbacks.remove(note)
+    gc.set_threshold(*threshold)
+
+
+def test_an_evaluation_is_not_interrupted_by_searches_for_cycles_and_they_go_on_after_it(
+    tmp_path, oracle, collections, monkeypatch
+):
+    ann_file, found = uneven(tmp_path, oracle)
+    metric = METRICS.build({'type': 'CocoMetric', 'ann_file': str(ann_file)})
+    metric.dataset_meta = {}
+    counts, figures = [], evaluations._figures
+
+    def counted(comparison):
+        before = len(collections)
+        found = figures(comparison)
+        counts.append(len(collections) - before)
+        return found
+
+    monkeypatch.setattr(evaluations, '_figures', counted)
+    for shielded in (True, False):
+        if not shielded:
+            monkeypatch.setattr(evaluations, 'uncollected', contextlib.nullcontext)
+        metric.process(None, found)
+        metric.evaluate(len(found))
+        assert gc.isenabled()
+    assert counts[0] == 0 < counts[1]  # the second is the control
+
+
+@evaluations.uncollected()
+def fails():
+    assert not gc.isenabled()
+    raise ArithmeticError
+
+
+def test_what_was_switched_off_stays_off_and_a_failure_switches_it_on_again():
+    with pytest.raises(ArithmeticError):
+        fails()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with evaluations.uncollected():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -2,7 +2,7 @@
 
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,10 +10,12 @@ from mmengine.evaluator import Evaluator
 from mmengine.runner import Runner
 from mmengine.runner import TestLoop as BaseTestLoop
 from mmengine.runner import ValLoop as BaseValLoop
+from torch import nn
 from torch.utils.data import DataLoader
 
 from lucid.engine.distributed import unwrapped
 from lucid.engine.host_workers import HostWorkers
+from lucid.engine.pass_stream import PassStream, repeats
 from lucid.engine.predictions import Predictor, ahead, has_seam
 from lucid.registry import LOOPS
 
@@ -29,7 +31,12 @@ class ValLoop(BaseValLoop):
 
     A model that predicts in parts, as lucid's do, is given a batch before the host works on the one before it:
     ``before_val_iter`` of a batch comes before ``after_val_iter`` of the batch before. Predictions, their order and
-    where errors surface are those of one batch after the other.
+    where errors surface are those of one batch after the other. On a card a partial last batch behind full ones is
+    filled up, see ``Predictor``.
+
+    Attributes: ``follows``, whether another validation comes, which a training loop may set for the time of its run.
+    Where it does, and ``dataloader`` ``repeats``, workers make the first batches of the next validation ahead, see
+    ``PassStream``; they end with ``close``.
 
     Args:
         runner: Whose model is evaluated.
@@ -53,15 +60,27 @@ class ValLoop(BaseValLoop):
         super().__init__(runner, dataloader, evaluator)
         check_paths(runner, self.evaluator)
         self.workers = _workers(self, num_workers)
+        self.follows: Callable[[], bool] | None = None
+        self._stream = PassStream(self.dataloader) if repeats(self.dataloader) else None
 
     def run(self) -> dict[str, Any]:
         """Validate once and return the metrics by name."""
         try:
             with predicting(self.runner, self.evaluator):
                 in_parts = type(self).run_iter is BaseValLoop.run_iter and has_seam(unwrapped(self.runner.model))
-                return _run_ahead(self, 'val') if in_parts else super().run()
+                return _run_ahead(self, 'val', self._batches()) if in_parts else super().run()
         finally:
             self.runner.call_hook('undo_val')
+
+    def close(self) -> None:
+        """End workers that are ahead; a later run starts new ones."""
+        if self._stream is not None:
+            self._stream.close()
+
+    def _batches(self) -> Iterable[Any]:
+        if self._stream is None or self.follows is None:
+            return self.dataloader
+        return self._stream.batches(follows=self.follows)
 
 
 @LOOPS.register_module()
@@ -91,7 +110,7 @@ class TestLoop(BaseTestLoop):
         try:
             with predicting(self.runner, self.evaluator):
                 in_parts = type(self).run_iter is BaseTestLoop.run_iter and has_seam(unwrapped(self.runner.model))
-                return _run_ahead(self, 'test') if in_parts else super().run()
+                return _run_ahead(self, 'test', self.dataloader) if in_parts else super().run()
         finally:
             self.runner.call_hook('undo_test')
 
@@ -111,19 +130,22 @@ def _workers(loop: Any, number: int) -> HostWorkers | None:
     return workers
 
 
-def _run_ahead(loop: Any, mode: str) -> dict[str, Any]:
+def _run_ahead(loop: Any, mode: str, batches: Iterable[Any]) -> dict[str, Any]:
     """The run of a loop of mmengine's, with the device one batch ahead of the host, and workers one more."""
     runner, workers = loop.runner, loop.workers
     runner.call_hook(f'before_{mode}')
     runner.call_hook(f'before_{mode}_epoch')
     runner.model.eval()
-    predictor = Predictor(unwrapped(runner.model), run=map if workers is None else workers.map)
+    model, loader = unwrapped(runner.model), loop.dataloader
+    # Not on a CPU, where black images cost what others do and nothing is chosen by shape.
+    fill = loader.batch_size if _on_card(model) and len(loader) > 1 else None
+    predictor = Predictor(model, run=map if workers is None else workers.map, fill=fill)
 
     def launch(batch: tuple[int, Any]) -> Any:
         runner.call_hook(f'before_{mode}_iter', batch_idx=batch[0], data_batch=batch[1])
         return predictor.launch(batch[1])
 
-    finished = ahead(enumerate(loop.dataloader), launch, in_processes=workers is not None)
+    finished = ahead(enumerate(batches), launch, in_processes=workers is not None)
     try:
         for (index, data), outputs in finished:
             loop.evaluator.process(data_samples=outputs, data_batch=data)
@@ -136,6 +158,10 @@ def _run_ahead(loop: Any, mode: str) -> dict[str, Any]:
     runner.call_hook(f'after_{mode}_epoch', metrics=metrics)
     runner.call_hook(f'after_{mode}')
     return metrics
+
+
+def _on_card(model: nn.Module) -> bool:
+    return any(parameter.is_cuda for parameter in model.parameters())
 
 
 def wanted_paths(evaluator: Evaluator) -> tuple[str, ...]:

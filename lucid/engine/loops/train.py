@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from lucid.engine.batch_stream import BatchStream, streams
 from lucid.engine.distributed import synchronise
+from lucid.engine.loops.evaluation import ValLoop
 from lucid.registry import LOOPS
 
 
@@ -24,7 +25,8 @@ class EpochTrainLoop(EpochBasedTrainLoop):
 
     The place in an epoch is ``iter - epoch * len(dataloader)``. A sampler whose ``set_epoch`` takes ``start`` begins
     there; another one is read up to there, which costs the reading but gives the same batches. Behind the first kind,
-    workers that stay between epochs go on over an epoch's end, see ``BatchStream``; they end with ``run``.
+    workers that stay between epochs go on over an epoch's end, see ``BatchStream``; they end with ``run``, and so do
+    those of a ``ValLoop`` that make the next validation's batches meanwhile.
     Hooks may define ``on_stop(runner)``, called when a stop was requested, at a window's end, the epoch's last one
     after ``after_train_epoch``; and ``close(runner)``, called when ``run`` is left in whatever way, because
     ``after_train`` is not called when training fails.
@@ -93,11 +95,17 @@ class EpochTrainLoop(EpochBasedTrainLoop):
             finally:
                 if self._stream is not None:
                     self._stream.close()
+                if isinstance(self.runner.val_loop, ValLoop):
+                    self.runner.val_loop.follows = None
+                    self.runner.val_loop.close()
         return self.runner.model
 
     def _validate(self) -> None:
         synchronise(self.runner)
-        self.runner.val_loop.run()
+        loop = self.runner.val_loop
+        if isinstance(loop, ValLoop):
+            loop.follows = lambda: self._epoch < self._max_epochs and self.validation_due(self._max_epochs)
+        loop.run()
         self.validation_pending = False
 
     def run_epoch(self) -> None:

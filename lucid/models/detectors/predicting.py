@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from lucid.models.heads.paths import Head, Metas, Rules, Run
 from lucid.models.heads.paths import select as select_rows
@@ -24,6 +25,12 @@ class Inferred(NamedTuple):
 def decode(head: Head, outputs: Any, grid: AnchorGrid, rules: Mapping[str, Rules]) -> Inferred:
     """Raw outputs as far as shapes are fixed, by each path of ``rules``; on the device, no host read."""
     return Inferred({path: head.decode(outputs, grid, rule) for path, rule in rules.items()}, head.maps(outputs))
+
+
+def first(inferred: Inferred, count: int) -> Inferred:
+    """The part of the first ``count`` images: views of tensors, all of which have the images in dimension 0."""
+    part: Inferred = tree_map_only(Tensor, lambda tensor_B: tensor_B[:count], inferred)
+    return part
 
 
 def select(inferred: Inferred, rules: Mapping[str, Rules]) -> Inferred:

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 from lucid.models.detectors.network import YOLONetwork
 from lucid.models.detectors.parts import Config, build_head, build_loss, build_part, check_options
-from lucid.models.detectors.predicting import Inferred, decode, place, select
+from lucid.models.detectors.predicting import Inferred, decode, first, place, select
 from lucid.models.freezing import freeze, frozen_names, hold
 from lucid.models.heads.paths import Rules, Run
 from lucid.models.layers import fuse_norms, set_cast_together
@@ -276,6 +276,10 @@ class YOLODetector(BaseModel):
         Apart, so that the three can be captured, overlapped and handed to other processes.
         """
         return decode(self.network.head, self.network(images), self.anchor_grid(images), self.rules)
+
+    def first(self, inferred: Inferred, count: int) -> Inferred:
+        """What ``infer`` gave of the first ``count`` images, as views."""
+        return first(inferred, count)
 
     def select(self, inferred: Inferred) -> Inferred:
         """Rows only, on the device: the NMS of upright boxes, for a path that has one, reads it."""
