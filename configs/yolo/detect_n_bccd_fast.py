@@ -1,5 +1,5 @@
-# detect_n_bccd in about the time that one card needs: the step and validation replayed, images drawn on the device, batches
-# of one size each, and no trials of cuDNN's algorithms, which took seconds per size and made no step faster here.
+# detect_n_bccd in about the time that one card needs: the step and validation replayed, images drawn on the device,
+# batches of one size each, and no trials of cuDNN algorithms, which took seconds per size and made no step faster here.
 # fused_norm rounds otherwise. Use --amp.
 _base_ = ['detect_n_bccd.py']
 
