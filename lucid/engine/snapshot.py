@@ -77,24 +77,18 @@ class Snapshot:
             if layout.numel:
                 by_device.setdefault(layout.device, []).append(i)
         for device, indices in by_device.items():
-            if device.type == 'cpu':
+            if self._is_host(device):
                 self._copy_together([self._hosts[i] for i in indices], [sources[i] for i in indices])
             else:
-                self.gather(sources, indices, device)
+                self._gather(sources, indices, device)
         for device in by_device:
             if device.type == 'cuda':
                 torch.cuda.current_stream(device).synchronize()
         return copy
 
     @torch.no_grad()
-    def gather(self, sources: Sequence[Tensor], indices: Sequence[int], device: torch.device) -> None:
-        """Copy tensors of one device by way of one piece of its memory; the transfers may be under way on return.
-
-        Args:
-            sources: All tensors of the value.
-            indices: Which of them; none is empty.
-            device: Theirs.
-        """
+    def _gather(self, sources: Sequence[Tensor], indices: Sequence[int], device: torch.device) -> None:
+        """Copy tensors of one device by way of one piece of its memory; the transfers may be under way on return."""
         todo = sorted(indices, key=lambda i: self._offsets[i])
         staging: Tensor | None = None
         while todo:
@@ -119,6 +113,10 @@ class Snapshot:
                 views.append(typed[dtype].as_strided(size, _dense(size, stride), place))
             self._copy_together(views, [sources[i] for i in now])
             self._memory[start : start + length].copy_(staging[:length], non_blocking=True)
+
+    @staticmethod
+    def _is_host(device: torch.device) -> bool:
+        return device.type == 'cpu'
 
     @staticmethod
     @torch.no_grad()
