@@ -1,11 +1,7 @@
 """Work that the main thread need not wait for: done by one other thread, in the order in which it was given."""
 
-import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-
-SWITCH_INTERVAL = 2e-4
-"""Seconds after which the thread hands over the interpreter's lock, while it works; Python's own are 0.005."""
 
 
 class Background:
@@ -14,9 +10,6 @@ class Background:
     A job that fails is the last: those behind it are left out, as they would be in the main thread, which gets the
     error from the next ``check`` or ``finish``. The thread starts with the first job and ends with ``finish``; the
     interpreter does not exit before it has done all.
-
-    Whoever launches kernels gives up the interpreter's lock with each of them, and would wait for the thread
-    ``sys.getswitchinterval()`` each time; that is lowered while a job runs.
 
     A fork at any time is safe if jobs take no locks but those that Python and the C library set free in the child
     (imports, logging, memory): the child has no such thread, and its copy of the object must not be used.
@@ -60,11 +53,7 @@ class Background:
     def _run(self, job: Callable[[], None]) -> None:
         if self._error is not None:
             return
-        interval = sys.getswitchinterval()
-        sys.setswitchinterval(min(interval, SWITCH_INTERVAL))
         try:
             job()
         except BaseException as error:  # noqa: BLE001 (raised in the main thread)
             self._error = error
-        finally:
-            sys.setswitchinterval(interval)

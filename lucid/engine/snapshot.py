@@ -133,18 +133,19 @@ class Snapshot:
         """The value with the host's tensors as far as there are any, its tensors, and how these lie."""
         sources: list[Tensor] = []
         layouts: list[_Layout] = []
-        seen: dict[tuple[Any, ...], int] = {}
+        seen: dict[int, int] = {}
+        hosts = self._hosts
 
         def host(tensor: Tensor) -> Tensor:
-            tensor = tensor.detach()
-            if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
-                return tensor.to('cpu', copy=True)
+            if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+                return tensor.detach().to('cpu', copy=True)
             layout = _Layout(tensor.device, tensor.dtype, tensor.shape, tensor.stride())
-            i = seen.setdefault((tensor.data_ptr(), layout), len(sources))
-            if i == len(sources):
+            i = seen.setdefault(tensor.data_ptr(), len(sources))
+            if i == len(sources) or layouts[i] != layout:  # a new place, or another look at one
+                i = len(sources)
                 sources.append(tensor)
                 layouts.append(layout)
-            return self._hosts[i] if i < len(self._hosts) else tensor
+            return hosts[i] if i < len(hosts) else tensor
 
         return plain(value, tensor=host), sources, layouts
 

@@ -1,9 +1,8 @@
-import sys
 import threading
 
 import pytest
 
-from lucid.engine.background import SWITCH_INTERVAL, Background
+from lucid.engine.background import Background
 
 
 @pytest.fixture
@@ -73,18 +72,3 @@ def test_finishing_twice_or_without_a_job_does_nothing(background: Background) -
     background.finish()
     background.check()
     background.finish()
-
-
-def test_the_lock_changes_hands_faster_during_a_job_only(background: Background) -> None:
-    before = sys.getswitchinterval()
-    seen: list[float] = []
-
-    def job() -> None:
-        seen.append(sys.getswitchinterval())
-        raise ValueError
-
-    background.submit(job)
-    with pytest.raises(ValueError):  # noqa: PT011 (its own)
-        background.finish()
-    assert seen == [pytest.approx(SWITCH_INTERVAL)]
-    assert sys.getswitchinterval() == pytest.approx(before)

@@ -1,6 +1,7 @@
 """CheckpointHook writes in another thread: what training, files and errors see of it."""
 
 import logging
+import multiprocessing
 import os
 import threading
 import time
@@ -92,7 +93,7 @@ def test_training_goes_on_meanwhile_and_does_not_reach_what_is_written(
             seen.append((runner.epoch, (tmp_path / 'last.pth').exists()))
             gate.set()
 
-    keep = At('after_train_epoch', lambda runner: weights.append(runner.model.line.weight.detach().clone()))
+    keep = At('after_train_epoch', lambda runner: weights.append(runner.model.line.weight.detach().cpu().clone()))
     line_runner([CheckpointHook(save_best=None), keep, At('before_train_iter', look)], epochs=2).train()
     assert seen == [(1, False)]
     for name, weight in zip(('previous', 'last'), weights, strict=True):
@@ -273,31 +274,29 @@ def test_nothing_is_claimed_at_the_end_before_it_is_there(line_runner: Toy, tmp_
     assert there == [True]
 
 
-def test_a_process_forked_while_a_file_is_written_is_whole(tmp_path: Path) -> None:
+def _work(path: Path) -> None:
+    """What a worker does: import, log, allocate, compute, write, and end as Python does."""
+    import colorsys  # noqa: F401
+
+    logging.getLogger('child').error('here')
+    files.save({'state_dict': {'a': torch.randn(100, 100) @ torch.randn(100, 1)}, 'meta': {}}, path)
+
+
+def test_processes_forked_while_a_file_is_written_are_whole(tmp_path: Path) -> None:
     content = Snapshot().take({'state_dict': {str(i): torch.randn(500) for i in range(500)}, 'meta': {}})
     background = Background('forked')
-    for i in range(30):
+    for i in range(40):
         background.submit(lambda i=i: files.save_plain(content, tmp_path / f'{i}.pth'))
-    children = []
-    for number in range(5):
-        child = os.fork()
-        if child == 0:  # what a worker does: import, log, allocate, tensors, files
-            try:
-                import colorsys  # noqa: F401
-
-                logging.getLogger('child').error('here')
-                files.save({'state_dict': {'a': torch.randn(100, 100) @ torch.randn(100, 1)}}, tmp_path / f'c{number}')
-            finally:
-                os._exit(0)
-        children.append(child)
+    context = multiprocessing.get_context('fork')
+    children = [context.Process(target=_work, args=(tmp_path / f'child{i}.pth',)) for i in range(4)]
+    for child in children:
+        child.start()
         time.sleep(0.005)
-    forked_meanwhile = background._executor is not None and not (tmp_path / '29.pth').exists()
-    deadline = time.monotonic() + 60
-    while children and time.monotonic() < deadline:
-        children = [child for child in children if os.waitpid(child, os.WNOHANG)[0] == 0]
-        time.sleep(0.01)
+    forked_meanwhile = not (tmp_path / '39.pth').exists()
+    for child in children:
+        child.join(60)
     background.finish()
     assert forked_meanwhile
-    assert not children
-    assert len(list(tmp_path.glob('c*'))) == 5
-    assert all(len(files.load(tmp_path / f'{i}.pth')['state_dict']) == 500 for i in range(30))
+    assert [child.exitcode for child in children] == [0] * 4
+    assert [len(files.load(tmp_path / f'child{i}.pth')['state_dict']) for i in range(4)] == [1] * 4
+    assert [len(files.load(tmp_path / f'{i}.pth')['state_dict']) for i in range(40)] == [500] * 40
