@@ -3,8 +3,6 @@
 import math
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +10,11 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from lucid.engine import checkpoint as files
-from lucid.engine.background import Background
+from lucid.engine.checkpoint_writer import CheckpointWriter
 from lucid.engine.distributed import synchronise, unwrapped
 from lucid.engine.environment import environment
 from lucid.engine.generators import random_state, restore_random_state
 from lucid.engine.monitored import AUTO, check_metric, chief_metric
-from lucid.engine.snapshot import Snapshot
 from lucid.registry import HOOKS
 
 NAMES = ('last', 'previous', 'best')
@@ -72,11 +69,7 @@ class CheckpointHook(Hook):
         self.best_score: float | None = None
         self.best_epoch: int | None = None
         self._loaded_rng: dict[str, Any] | None = None
-        # Epochs and iterations of ``last``, if it belongs to this run: when all jobs are done, and as it lies there.
-        self._last: tuple[int, int] | None = None
-        self._landed: tuple[int, int] | None = None
-        self._background = Background('checkpoint')
-        self._snapshots: list[tuple[Snapshot, Future[None]]] = []  # with the writes that need them, the oldest first
+        self.writer = CheckpointWriter()
 
     def path(self, runner: Runner, name: str) -> Path:
         """Return the file called ``name`` ('last', 'previous', 'best', 'epoch_3')."""
@@ -85,7 +78,7 @@ class CheckpointHook(Hook):
     @property
     def is_last_own(self) -> bool:
         """Whether the ``last`` that is there belongs to this run: an earlier one may have left a file of that name."""
-        return self._landed is not None
+        return self.writer.landed is not None
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         """Raise ``CheckpointError`` unless the weights fit; take the best score and the generators' state."""
@@ -96,7 +89,7 @@ class CheckpointHook(Hook):
         meta = checkpoint['meta']
         source = Path(runner._load_from)
         if self.path(runner, 'last').is_file() and self.path(runner, 'last').samefile(source):
-            self._last = self._landed = (meta['epoch'], meta['iter'])
+            self.writer.start_from((meta['epoch'], meta['iter']))
         self._take_best(runner, source, meta)
         self._loaded_rng = checkpoint.get('rng')
         # The runner compares pickled bytes, which differ for equal values; lucid.apis compares the classes.
@@ -164,7 +157,7 @@ class CheckpointHook(Hook):
 
     def on_stop(self, runner: Runner) -> None:
         """Write ``last`` where training stops on request, unless the end of the epoch just did."""
-        if self._last != (runner.epoch, runner.iter):
+        if self.writer.place != (runner.epoch, runner.iter):
             done = runner.train_loop.position == 0
             pending = done and runner.train_loop.validation_due(runner.epoch)
             self.write(runner, epoch=runner.epoch, iteration=runner.iter, pending=pending)
@@ -186,8 +179,7 @@ class CheckpointHook(Hook):
         if better or ends or runner.epoch % self.interval == 0:
             self.write(runner, epoch=runner.epoch, iteration=runner.iter)
         if better and runner.rank == 0:
-            last, best = self.path(runner, 'last'), self.path(runner, 'best')
-            self._background.submit(lambda: files.link(last, best))
+            self.writer.link(self.path(runner, 'last'), self.path(runner, 'best'))
             runner.logger.info(f'best {self.save_best} so far: {self.best_score:.4f}')
 
     def _update_best(self, runner: Runner, metrics: dict[str, float]) -> bool:
@@ -237,21 +229,14 @@ class CheckpointHook(Hook):
         synchronise(runner)
         place = (epoch, iteration)
         if runner.rank != 0:
-            self._last = self._landed = place
+            self.writer.start_from(place)
             return
-        self._checked(self._background.check)
-        snapshot = self._free_snapshot()
-        content = snapshot.take(self.collect(runner, epoch=epoch, iteration=iteration, pending=pending))
-        before, last, previous = self._last, self.path(runner, 'last'), self.path(runner, 'previous')
-
-        def land() -> None:
-            if before not in (None, place) and last.is_file():  # a foreign one may be damaged
-                files.link(last, previous)
-            files.save_plain(content, last)
-            self._landed = place
-
-        self._snapshots.append((snapshot, self._background.submit(land)))
-        self._last = place
+        self.writer.save(
+            lambda: self.collect(runner, epoch=epoch, iteration=iteration, pending=pending),
+            place,
+            last=self.path(runner, 'last'),
+            previous=self.path(runner, 'previous'),
+        )
 
     def finish(self, runner: Runner) -> None:
         """Wait until all files are there that were decided on; with ``last.pth`` at hand, call it before reading.
@@ -262,25 +247,7 @@ class CheckpointHook(Hook):
         Raises:
             OSError: One was not written.
         """
-        self._checked(self._background.finish)
-        self._snapshots.clear()
-
-    def _checked(self, wait: Callable[[], None]) -> None:
-        try:
-            wait()
-        except BaseException:
-            self._last = self._landed  # what was to follow a failed write is left out
-            raise
-
-    def _free_snapshot(self) -> Snapshot:
-        """One that no write needs, after waiting for the oldest where there are two."""
-        if len(self._snapshots) < 2 and not (self._snapshots and self._snapshots[0][1].done()):
-            return Snapshot()
-        snapshot, written = self._snapshots[0]
-        written.result()
-        del self._snapshots[0]
-        self._checked(self._background.check)
-        return snapshot
+        self.writer.finish()
 
     def collect(self, runner: Runner, *, epoch: int, iteration: int, pending: bool = False) -> dict[str, Any]:
         """Gather the state of the run.
@@ -325,15 +292,8 @@ class CheckpointHook(Hook):
     def _keep_epoch(self, runner: Runner, epoch: int) -> None:
         if self.max_keep_ckpts == 0 or runner.rank != 0:
             return
-        last, own = self.path(runner, 'last'), self.path(runner, f'epoch_{epoch}')
         numbers = (
             range(epoch - self.max_keep_ckpts * self.interval, 0, -self.interval) if self.max_keep_ckpts > 0 else ()
         )
         old = [self.path(runner, f'epoch_{number}') for number in numbers]
-
-        def keep() -> None:
-            files.link(last, own)
-            for path in old:
-                path.unlink(missing_ok=True)
-
-        self._background.submit(keep)
+        self.writer.link(self.path(runner, 'last'), self.path(runner, f'epoch_{epoch}'), instead_of=old)

@@ -15,9 +15,9 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from lucid.engine import checkpoint as files
+from lucid.engine import checkpoint_writer
 from lucid.engine.background import Background
 from lucid.engine.hooks import CheckpointHook, ProgressHook
-from lucid.engine.hooks import checkpoint as hook_module
 from lucid.engine.loops import Stopped
 from lucid.engine.snapshot import Snapshot
 
@@ -142,7 +142,7 @@ def test_two_copies_of_the_state_exist_at_most(
             super().__init__()
             made.append(self)
 
-    monkeypatch.setattr(hook_module, 'Snapshot', Counted)
+    monkeypatch.setattr(checkpoint_writer, 'Snapshot', Counted)
     places: list[int] = []
     replace = os.replace
 
@@ -173,7 +173,7 @@ def test_an_error_of_the_disk_ends_the_run_as_it_is_and_leaves_the_files_of_befo
     )
     assert not [path for path in tmp_path.iterdir() if path.name.startswith('.')]
     assert hook.is_last_own is (at > 1)
-    assert hook._last == {1: None, 2: (1, 5), 3: (1, 5), 4: (2, 10)}[at]
+    assert hook.writer.place == {1: None, 2: (1, 5), 3: (1, 5), 4: (2, 10)}[at]
     if at > 1:
         meta = files.load(tmp_path / 'last.pth')['meta']
         assert (meta['epoch'], meta['validation_pending']) == {2: (1, True), 3: (1, False), 4: (2, True)}[at]
@@ -204,7 +204,7 @@ def test_what_is_not_plain_is_refused_at_once(line_runner: Toy, tmp_path: Path) 
         runner.train()
     assert later == [0, 1, 2, 3, 4]
     assert not hook.is_last_own
-    assert hook._last is None
+    assert hook.writer.place is None
 
 
 @pytest.mark.parametrize('error', [FloatingPointError('mine'), KeyboardInterrupt()])
