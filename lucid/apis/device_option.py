@@ -6,7 +6,13 @@ import torch
 
 
 def find_device(name: str | torch.device | None) -> torch.device:
-    """The device of a name; None is the first card, or the CPU where there is none.
+    """The device of a name.
+
+    Args:
+        name: As of ``torch.device``; None is the first card, or the CPU where there is none.
+
+    Returns:
+        The device, which is there.
 
     Raises:
         ValueError: This machine, or lucid, has no such device.

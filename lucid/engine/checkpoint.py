@@ -7,7 +7,7 @@ A checkpoint is what mmengine's ``Runner.resume`` understands (``meta``, ``state
 import os
 import pickle
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,12 +25,13 @@ class CheckpointError(ValueError):
     """A file that is no intact checkpoint, or one that does not fit this run; the message carries the remedy."""
 
 
-def plain(value: Any, where: str = 'checkpoint') -> Any:
+def plain(value: Any, where: str = 'checkpoint', *, tensor: Callable[[Tensor], Tensor] | None = None) -> Any:
     """Rebuild ``value`` from dict, list, tuple, str, bytes, numbers, None and detached CPU tensors only.
 
     Args:
         value: Nested containers, tensors, numpy scalars and arrays, paths.
         where: Name of the place for the error message.
+        tensor: Makes a tensor such a one; None is ``detach().cpu()``.
 
     Returns:
         The same values. A tensor on the CPU keeps its memory, which the caller still owns; others are copied.
@@ -41,13 +42,16 @@ def plain(value: Any, where: str = 'checkpoint') -> Any:
     if value is None or type(value) in (bool, int, float, str, bytes):
         return value
     if isinstance(value, Tensor):
-        return value.detach().cpu()
+        return value.detach().cpu() if tensor is None else tensor(value)
     if isinstance(value, Mapping):
-        return {plain(key, f'{where} key'): plain(item, f'{where}.{key}') for key, item in value.items()}
+        return {
+            plain(key, f'{where} key', tensor=tensor): plain(item, f'{where}.{key}', tensor=tensor)
+            for key, item in value.items()
+        }
     if isinstance(value, tuple):
-        return tuple(plain(item, f'{where}[{i}]') for i, item in enumerate(value))
+        return tuple(plain(item, f'{where}[{i}]', tensor=tensor) for i, item in enumerate(value))
     if isinstance(value, list):
-        return [plain(item, f'{where}[{i}]') for i, item in enumerate(value)]
+        return [plain(item, f'{where}[{i}]', tensor=tensor) for i, item in enumerate(value)]
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
@@ -77,12 +81,17 @@ def plain_hub(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def save(checkpoint: Mapping[str, Any], path: str | Path) -> None:
     """Write ``checkpoint`` to ``path`` whole or not at all: a reader, or a crash, never meets half a file."""
+    save_plain(plain(checkpoint), path)
+
+
+def save_plain(checkpoint: Mapping[str, Any], path: str | Path) -> None:
+    """``save`` what ``plain`` has returned."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f'.{path.name}.{os.getpid()}')
     try:
         with temporary.open('wb') as file:
-            torch.save(plain(checkpoint), file)
+            torch.save(checkpoint, file)
             file.flush()
             os.fsync(file.fileno())
         # fsync, then replace: the other way round a power cut can leave the new name on an empty file.

@@ -98,18 +98,21 @@ class ExponentialMovingAverage:
             torch._foreach_copy_(shadow, values)
         self.swapped = not self.swapped
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, live: bool = False) -> dict[str, Any]:
         """Return what ``load_state_dict`` takes.
 
+        Args:
+            live: The averages themselves, which go on changing, where they are; otherwise copies on the CPU.
+
         Returns:
-            ``shadow`` as copies on the CPU by name, and ``num_updates``.
+            ``shadow`` by name, and ``num_updates``.
 
         Raises:
             RuntimeError: The averages are swapped in, so that the checkpoint's weights would be them.
         """
         if self.swapped:
             raise RuntimeError('EMA: the model holds the averages; swap them out before writing a checkpoint')
-        shadow = {name: tensor.to('cpu', copy=True) for name, tensor in self.shadow.items()}
+        shadow = {name: tensor if live else tensor.to('cpu', copy=True) for name, tensor in self.shadow.items()}
         return {'shadow': shadow, 'num_updates': self.num_updates}
 
     @torch.no_grad()

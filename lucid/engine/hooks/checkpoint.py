@@ -1,6 +1,7 @@
 """Writing checkpoints at the ends of windows, so that a resumed run computes what an uninterrupted one would."""
 
 import math
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from lucid.engine import checkpoint as files
+from lucid.engine.checkpoint_writer import CheckpointWriter
 from lucid.engine.distributed import synchronise, unwrapped
 from lucid.engine.environment import environment
 from lucid.engine.generators import random_state, restore_random_state
@@ -27,6 +29,11 @@ class CheckpointHook(Hook):
     that an interrupt inside a window resumes at the last end. ``state_dict`` holds the trained weights; EMAHook adds
     its average. The other hooks take part through ``before_save_checkpoint`` and ``after_load_checkpoint``, and may
     prevent a checkpoint by raising in ``check_faults(runner)``, which is called first.
+
+    Training waits for a copy of the state in host memory only; another thread writes it, and the links to it, in the
+    order of the events. What goes wrong there is raised at the next write, or where ``finish`` is called: at the end of
+    training, before a stop on request, and at ``close``, so that a run leaves no write unfinished. Two copies exist at
+    most: a third write waits for the first one.
 
     Args:
         interval: Epochs between two; the last epoch is always written.
@@ -62,7 +69,7 @@ class CheckpointHook(Hook):
         self.best_score: float | None = None
         self.best_epoch: int | None = None
         self._loaded_rng: dict[str, Any] | None = None
-        self._last: tuple[int, int] | None = None  # epochs and iterations of ``last``, if it belongs to this run
+        self.writer = CheckpointWriter()
 
     def path(self, runner: Runner, name: str) -> Path:
         """Return the file called ``name`` ('last', 'previous', 'best', 'epoch_3')."""
@@ -70,8 +77,8 @@ class CheckpointHook(Hook):
 
     @property
     def is_last_own(self) -> bool:
-        """Whether ``last`` belongs to this run: an earlier one may have left a file of that name."""
-        return self._last is not None
+        """Whether the ``last`` that is there belongs to this run: an earlier one may have left a file of that name."""
+        return self.writer.landed is not None
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         """Raise ``CheckpointError`` unless the weights fit; take the best score and the generators' state."""
@@ -82,7 +89,7 @@ class CheckpointHook(Hook):
         meta = checkpoint['meta']
         source = Path(runner._load_from)
         if self.path(runner, 'last').is_file() and self.path(runner, 'last').samefile(source):
-            self._last = (meta['epoch'], meta['iter'])
+            self.writer.start_from((meta['epoch'], meta['iter']))
         self._take_best(runner, source, meta)
         self._loaded_rng = checkpoint.get('rng')
         # The runner compares pickled bytes, which differ for equal values; lucid.apis compares the classes.
@@ -150,10 +157,11 @@ class CheckpointHook(Hook):
 
     def on_stop(self, runner: Runner) -> None:
         """Write ``last`` where training stops on request, unless the end of the epoch just did."""
-        if self._last != (runner.epoch, runner.iter):
+        if self.writer.place != (runner.epoch, runner.iter):
             done = runner.train_loop.position == 0
             pending = done and runner.train_loop.validation_due(runner.epoch)
             self.write(runner, epoch=runner.epoch, iteration=runner.iter, pending=pending)
+        self.finish(runner)
 
     def after_train_epoch(self, runner: Runner) -> None:
         """Write ``last``, and the epoch's own file, before validation can fail."""
@@ -171,7 +179,7 @@ class CheckpointHook(Hook):
         if better or ends or runner.epoch % self.interval == 0:
             self.write(runner, epoch=runner.epoch, iteration=runner.iter)
         if better and runner.rank == 0:
-            files.link(self.path(runner, 'last'), self.path(runner, 'best'))
+            self.writer.link(self.path(runner, 'last'), self.path(runner, 'best'))
             runner.logger.info(f'best {self.save_best} so far: {self.best_score:.4f}')
 
     def _update_best(self, runner: Runner, metrics: dict[str, float]) -> bool:
@@ -188,8 +196,22 @@ class CheckpointHook(Hook):
         self.best_score, self.best_epoch = score, runner.epoch
         return True
 
+    def after_train(self, runner: Runner) -> None:
+        """Wait for what is being written."""
+        self.finish(runner)
+
+    def close(self, runner: Runner) -> None:
+        """Wait for what is being written; an error of it must not hide the one that has ended the run."""
+        ends_with = sys.exception()
+        try:
+            self.finish(runner)
+        except Exception as error:
+            if not isinstance(ends_with, Exception):  # none, or an interrupt
+                raise
+            runner.logger.error(f'a checkpoint was not written: {error}')
+
     def write(self, runner: Runner, *, epoch: int, iteration: int, pending: bool = False) -> None:
-        """Write ``last`` on the first process, keeping the one before it as ``previous``; all processes call it.
+        """Have ``last`` written on the first process, keeping the one before it as ``previous``; all processes call it.
 
         A ``last`` that this run neither wrote nor resumed from, and one of the same place, are replaced only.
 
@@ -198,17 +220,34 @@ class CheckpointHook(Hook):
             epoch: Epochs done.
             iteration: Iterations done.
             pending: The epoch's validation is still to come.
+
+        Raises:
+            TypeError: A hook added what a checkpoint cannot hold.
+            OSError: An earlier one was not written.
         """
         runner.call_hook('check_faults')
         synchronise(runner)
-        before, self._last = self._last, (epoch, iteration)
+        place = (epoch, iteration)
         if runner.rank != 0:
+            self.writer.start_from(place)
             return
-        content = self.collect(runner, epoch=epoch, iteration=iteration, pending=pending)
-        last = self.path(runner, 'last')
-        if before not in (None, self._last) and last.is_file():  # a foreign one may be damaged
-            files.link(last, self.path(runner, 'previous'))
-        files.save(content, last)
+        self.writer.save(
+            lambda: self.collect(runner, epoch=epoch, iteration=iteration, pending=pending),
+            place,
+            last=self.path(runner, 'last'),
+            previous=self.path(runner, 'previous'),
+        )
+
+    def finish(self, runner: Runner) -> None:
+        """Wait until all files are there that were decided on; with ``last.pth`` at hand, call it before reading.
+
+        Args:
+            runner: The runner.
+
+        Raises:
+            OSError: One was not written.
+        """
+        self.writer.finish()
 
     def collect(self, runner: Runner, *, epoch: int, iteration: int, pending: bool = False) -> dict[str, Any]:
         """Gather the state of the run.
@@ -220,7 +259,7 @@ class CheckpointHook(Hook):
             pending: The epoch's validation is still to come.
 
         Returns:
-            What ``checkpoint.save`` takes; its tensors are the live ones.
+            What ``checkpoint.save`` takes; its tensors are the live ones, on their devices.
         """
         dataset = runner.train_dataloader.dataset
         meta = {
@@ -253,7 +292,8 @@ class CheckpointHook(Hook):
     def _keep_epoch(self, runner: Runner, epoch: int) -> None:
         if self.max_keep_ckpts == 0 or runner.rank != 0:
             return
-        files.link(self.path(runner, 'last'), self.path(runner, f'epoch_{epoch}'))
-        if self.max_keep_ckpts > 0:
-            for old in range(epoch - self.max_keep_ckpts * self.interval, 0, -self.interval):
-                self.path(runner, f'epoch_{old}').unlink(missing_ok=True)
+        numbers = (
+            range(epoch - self.max_keep_ckpts * self.interval, 0, -self.interval) if self.max_keep_ckpts > 0 else ()
+        )
+        old = [self.path(runner, f'epoch_{number}') for number in numbers]
+        self.writer.link(self.path(runner, 'last'), self.path(runner, f'epoch_{epoch}'), instead_of=old)

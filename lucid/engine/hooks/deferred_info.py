@@ -95,9 +95,11 @@ class DeferredInfoHook(RuntimeInfoHook):
         self._spent, self._logged = 0.0, 0
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        """Add what no logging iteration has read yet."""
-        rows = [row._replace(values_K=row.values_K.cpu()) for row in self._rows]
-        checkpoint[ENTRY] = {'rows': [list(row[:-1]) for row in rows], 'open': [list(each) for each in self._open]}
+        """Add what no logging iteration has read yet; who saves reads it, with everything else."""
+        checkpoint[ENTRY] = {
+            'rows': [list(row[:-1]) for row in self._rows],
+            'open': [list(each) for each in self._open],
+        }
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         """Take it from the checkpoint of a run that goes on."""

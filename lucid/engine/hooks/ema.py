@@ -151,11 +151,11 @@ class EMAHook(Hook):
             all_reduce_params([shadow[name] for name in buffer_names(self.ema.model)], op='mean')
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        """Add the averages.
+        """Add the averages, the live ones: who saves copies them, as the weights.
 
         Args:
             runner: The runner that saves.
             checkpoint: Gets ``ema``.
         """
         if self.ema is not None:
-            checkpoint['ema'] = self.ema.state_dict()
+            checkpoint['ema'] = self.ema.state_dict(live=True)

@@ -96,8 +96,11 @@ class ProgressHook(Hook):
         self.close(runner)
 
     def after_train(self, runner: Runner) -> None:
-        """Log what was reached and where it is."""
+        """Log what was reached and where it is, when the files are there."""
         self.close(runner)
+        for hook in runner.hooks:
+            if isinstance(hook, CheckpointHook):
+                hook.finish(runner)
         runner.logger.info(summary(runner))
 
     def close(self, runner: Runner) -> None:
