@@ -42,10 +42,16 @@ class Background:
             self.finish()
 
     def finish(self) -> None:
-        """Wait until all jobs are done, end the thread, and raise the error of the one that failed, once."""
-        executor, self._executor = self._executor, None
-        if executor is not None:
-            executor.shutdown(wait=True)
+        """Wait until all jobs are done, end the thread, and raise the error of the one that failed, once.
+
+        An interrupt ends the waiting only: the thread goes on, and a second call waits again.
+        """
+        if self._executor is not None:
+            # Not by a join: Python before 3.13 takes a thread for ended when its join is interrupted, and exits under
+            # it, in the middle of a file.
+            self._executor.submit(_nothing).result()
+            executor, self._executor = self._executor, None
+            executor.shutdown()
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -57,3 +63,6 @@ class Background:
             job()
         except BaseException as error:  # noqa: BLE001 (raised in the main thread)
             self._error = error
+
+
+def _nothing() -> None: ...

@@ -1,4 +1,9 @@
+import os
+import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -72,3 +77,43 @@ def test_finishing_twice_or_without_a_job_does_nothing(background: Background) -
     background.finish()
     background.check()
     background.finish()
+
+
+def test_an_interrupt_ends_the_waiting_and_nothing_else(background: Background) -> None:
+    go, done = threading.Event(), []
+
+    def job() -> None:
+        assert go.wait(60)
+        done.append(1)
+
+    background.submit(job)
+    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        background.finish()
+    assert not done
+    background.submit(lambda: done.append(2))
+    threading.Timer(0.1, go.set).start()
+    background.finish()
+    assert done == [1, 2]
+
+
+SCRIPT = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from lucid.engine.background import Background
+
+def job():
+    time.sleep(1)
+    Path(sys.argv[1]).touch()
+
+background = Background('test')
+background.submit(job)
+threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+background.finish()
+"""
+
+
+def test_a_job_is_done_though_an_interrupt_of_waiting_for_it_ends_the_program(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, '-c', SCRIPT, str(tmp_path / 'done')], stderr=subprocess.PIPE, check=False)
+    assert b'KeyboardInterrupt' in done.stderr
+    assert (tmp_path / 'done').exists()
