@@ -3,6 +3,7 @@
 import inspect
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from mmengine.runner import EpochBasedTrainLoop, Runner
@@ -29,7 +30,7 @@ class EpochTrainLoop(EpochBasedTrainLoop):
     those of a ``ValLoop`` that make the next validation's batches meanwhile.
     Hooks may define ``on_stop(runner)``, called when a stop was requested, at a window's end, the epoch's last one
     after ``after_train_epoch``; and ``close(runner)``, called when ``run`` is left in whatever way, because
-    ``after_train`` is not called when training fails.
+    ``after_train`` is not called when training fails; that of each hook, though another one's raises.
     """
 
     def __init__(
@@ -78,7 +79,12 @@ class EpochTrainLoop(EpochBasedTrainLoop):
         Raises:
             Stopped: A stop was requested and the hooks wrote their state.
         """
-        try:
+        with ExitStack() as closing:  # each of them, though another one fails or an interrupt ends its waiting
+            closing.callback(self._close_streams)
+            for hook in reversed(self.runner.hooks):
+                if hasattr(hook, 'close'):
+                    closing.callback(hook.close, self.runner)
+            closing.callback(setattr, self, 'training', False)
             self.runner.call_hook('before_train')
             if self.validation_pending and self.runner.val_loop is not None:
                 self._validate()
@@ -88,17 +94,14 @@ class EpochTrainLoop(EpochBasedTrainLoop):
                 if self.validation_due(self._epoch):
                     self._validate()
             self.runner.call_hook('after_train')
-        finally:
-            self.training = False
-            try:
-                self.runner.call_hook('close')
-            finally:
-                if self._stream is not None:
-                    self._stream.close()
-                if isinstance(self.runner.val_loop, ValLoop):
-                    self.runner.val_loop.follows = None
-                    self.runner.val_loop.close()
         return self.runner.model
+
+    def _close_streams(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+        if isinstance(self.runner.val_loop, ValLoop):
+            self.runner.val_loop.follows = None
+            self.runner.val_loop.close()
 
     def _validate(self) -> None:
         synchronise(self.runner)

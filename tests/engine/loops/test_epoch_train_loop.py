@@ -1,3 +1,4 @@
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -136,6 +137,32 @@ def test_hooks_are_closed_after_success_and_after_failure(line_runner: Toy) -> N
     with pytest.raises(ArithmeticError):
         line_runner([trace]).train()
     assert trace.events == ['epoch 0', 'close']
+
+
+@pytest.mark.parametrize('error', [OSError('no space left'), KeyboardInterrupt()])
+@pytest.mark.parametrize('fail_at', [None, 3])
+def test_each_hook_is_closed_in_their_order_though_one_cannot_close(
+    line_runner: Toy, error: BaseException, fail_at: int | None
+) -> None:
+    closed: list[tuple[str, type[BaseException] | None]] = []
+
+    class Closes(Hook):
+        def __init__(self, name: str, error: BaseException | None = None) -> None:
+            self.name = name
+            self.error = error
+
+        def close(self, runner: Runner) -> None:
+            ends_with = sys.exception()
+            closed.append((self.name, None if ends_with is None else type(ends_with)))
+            if self.error is not None:
+                raise self.error
+
+    with pytest.raises(type(error)) as caught:
+        line_runner([Trace(fail_at=fail_at), Closes('first', error), Closes('second')]).train()
+    ends_with = None if fail_at is None else ArithmeticError
+    assert closed == [('first', ends_with), ('second', ends_with)]  # each sees what ends the run
+    assert caught.value is error
+    assert type(caught.value.__context__) is (type(None) if fail_at is None else ArithmeticError)
 
 
 def test_it_is_found_by_its_bare_name(line_runner: Toy) -> None:
