@@ -113,13 +113,14 @@ class Drawing:
         Raises:
             DrawingError: A picture could not be drawn; of several, the first.
             RuntimeError: The process died.
+            OSError: TensorBoard's file could not be written.
         """
-        failure: RuntimeError | None = None
+        failure: Exception | None = None
         try:
             while self._waiting:
                 try:
                     self._take(runner)
-                except RuntimeError as error:
+                except Exception as error:  # noqa: BLE001 (raised below)
                     failure = failure or error
         finally:
             self._waiting.clear()
@@ -133,7 +134,7 @@ class Drawing:
         """``finish`` where training may have failed: an error of drawing is a warning, which does not hide another."""
         try:
             self.finish(runner)
-        except RuntimeError as error:
+        except Exception as error:  # noqa: BLE001 (told)
             runner.logger.warning(f'the last pictures are missing: {error}', exc_info=error)
 
     def _take(self, runner: Runner) -> None:

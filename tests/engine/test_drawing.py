@@ -159,6 +159,25 @@ def test_where_training_may_have_failed_a_failure_is_a_warning(drawing: Drawing,
     assert 'no such colour' in run.warned[-1]
 
 
+def test_a_full_disk_of_tensorboard_costs_no_other_picture_and_does_not_hide_what_ended_training(
+    drawing: Drawing, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(run: Run, shown: Any, *, epoch: int) -> None:
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(module, 'show_pictures', full)
+    for i in range(2):
+        drawing.draw(run, 'hook', filled, i, tmp_path / f'{i}.png', 0.2)
+    with pytest.raises(OSError, match='No space left'):
+        drawing.finish(run)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['0.png', '1.png']
+    assert len(run.warned) == 2
+    drawing.begin(run)
+    drawing.draw(run, 'hook', filled, 2, tmp_path / '2.png', 0.2)
+    drawing.close(run)
+    assert 'the last pictures are missing: [Errno 28] No space left' in run.warned[-1]
+
+
 def test_what_cannot_be_handed_over_is_refused_with_the_remedy(drawing: Drawing, run: Run, tmp_path: Path) -> None:
     class Local:
         pass
