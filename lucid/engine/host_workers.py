@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any
 
 import cv2
@@ -82,7 +83,8 @@ class HostWorkers:
                 self.number, mp_context=context, initializer=_begin, initargs=(os.getpid(),)
             )
         try:
-            return self._pool.submit(_call, function, arguments)
+            with _termination_waits():
+                return self._pool.submit(_call, function, arguments)
         except BrokenProcessPool as error:
             raise self._died() from error
 
@@ -123,6 +125,16 @@ class _Sent:
         return torch.from_numpy(self._array)
 
 
+@contextmanager
+def _termination_waits() -> Iterator[None]:
+    """Processes that start here have SIGTERM blocked from their first thread on: those of libraries would take it."""
+    kept = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, kept)
+
+
 def _call(function: Callable[..., Any], items: tuple[Any, ...]) -> Any:
     return tree_map_only(Tensor, _Sent, function(*items))
 
@@ -141,7 +153,8 @@ def _begin(main: int) -> None:
 
 
 def _end_with(main: int, parent: int) -> None:
-    while os.getppid() == parent:
+    started_by = multiprocessing.parent_process()  # it may have gone before ``parent`` was looked at
+    while os.getppid() == parent and (started_by is None or started_by.is_alive()):
         received = signal.sigtimedwait({signal.SIGTERM}, ORPHAN_CHECK)
         if received is not None and received.si_pid == main:
             break

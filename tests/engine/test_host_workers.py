@@ -1,14 +1,18 @@
 import gc
+import multiprocessing
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from lucid.engine import host_workers
 from lucid.engine.host_workers import HostWorkers
 
 
@@ -99,6 +103,46 @@ def test_a_termination_by_the_main_process_ends_one_whatever_handler_that_has(
     process.join(5)
     assert not process.is_alive()
     assert deaf == []
+
+
+def terminated_by_another(number: int) -> int:
+    # From a process of its own, as by a scheduler; to any thread that takes it.
+    subprocess.run(['kill', '-TERM', str(os.getpid())], check=True)
+    time.sleep(0.1)
+    return number
+
+
+def num_threads(number: int) -> int:
+    return len(os.listdir('/proc/self/task'))
+
+
+def test_a_termination_of_all_reaches_no_thread_of_a_process_that_is_no_fork(
+    monkeypatch: pytest.MonkeyPatch, deaf: list[int]
+) -> None:
+    monkeypatch.setenv('OMP_NUM_THREADS', '2')  # threads that are there before ``_begin``
+    spawn = multiprocessing.get_context('spawn')
+    monkeypatch.setattr(host_workers, 'multiprocessing', SimpleNamespace(get_context=lambda: spawn))
+    workers = HostWorkers(1)
+    try:
+        assert list(workers.map(terminated_by_another, [1])) == [1]
+        assert list(workers.map(num_threads, [1])) > [2]  # control: main, ``_end_with``, and others
+    finally:
+        workers.close()
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert deaf == []
+
+
+def test_a_process_whose_parent_had_gone_before_it_looked_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ended(BaseException):
+        pass
+
+    def end(code: int) -> None:
+        raise Ended
+
+    monkeypatch.setattr(os, '_exit', end)
+    monkeypatch.setattr(multiprocessing, 'parent_process', lambda: SimpleNamespace(is_alive=lambda: False))
+    with pytest.raises(Ended):
+        host_workers._end_with(0, os.getppid())
 
 
 def test_a_process_that_dies_is_named_with_the_remedy_and_replaced(workers: HostWorkers) -> None:
