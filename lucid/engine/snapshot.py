@@ -161,9 +161,9 @@ class Snapshot:
             end += _aligned(layouts[i].numel * layouts[i].dtype.itemsize)
         pinned = any(layout.device.type == 'cuda' for layout in layouts)
         self._memory = torch.empty(end, dtype=torch.uint8, pin_memory=pinned)
-        self._layouts = layouts
         buffer = self._memory.numpy()
         self._hosts = [_own(buffer, offset, layout) for offset, layout in zip(self._offsets, layouts, strict=True)]
+        self._layouts = layouts  # last: with these and no memory, the next ``take`` would hand out the live tensors
 
     def _end(self, i: int) -> int:
         layout = self._layouts[i]

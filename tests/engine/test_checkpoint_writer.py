@@ -1,4 +1,6 @@
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,9 @@ import pytest
 import torch
 
 from lucid.engine import checkpoint as files
+from lucid.engine import checkpoint_writer
 from lucid.engine.checkpoint_writer import CheckpointWriter
+from lucid.engine.snapshot import Snapshot
 
 
 def state(number: int) -> Callable[[], dict[str, Any]]:
@@ -74,3 +78,47 @@ def test_a_third_state_waits_for_the_first_write(
     writer.finish()
     assert writer.landed == (3, 15)
     assert numbers(tmp_path) == {'last': 3, 'previous': 2}
+
+
+def test_a_state_that_waited_for_a_write_that_failed_is_not_taken_and_the_next_one_is(
+    tmp_path: Path, save: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, go, error = files.save_plain, threading.Event(), OSError(28, 'No space left on device')
+
+    def fail(content: Any, path: Path) -> None:
+        assert go.wait(60)
+        raise error
+
+    monkeypatch.setattr(files, 'save_plain', fail)
+    writer, collected = CheckpointWriter(), []
+    save(writer, 1, (1, 5))
+    save(writer, 2, (2, 10))
+    threading.Timer(0.2, go.set).start()  # the third one is waiting by then
+    with pytest.raises(OSError, match='No space left') as caught:
+        writer.save(
+            lambda: collected.append(3), (3, 15), last=tmp_path / 'last.pth', previous=tmp_path / 'previous.pth'
+        )
+    assert caught.value is error
+    assert collected == []
+    assert (writer.place, writer.landed) == (None, None)
+    monkeypatch.setattr(files, 'save_plain', write)
+    save(writer, 4, (4, 20))
+    writer.finish()
+    assert numbers(tmp_path) == {'last': 4}
+
+
+def test_when_all_is_written_the_copies_are_freed(save: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[Snapshot]] = []
+
+    class Counted(Snapshot):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(checkpoint_writer, 'Snapshot', Counted)
+    writer = CheckpointWriter()
+    save(writer, 1, (1, 5))
+    assert [snapshot() is not None for snapshot in made] == [True]  # control: the next state may have its memory
+    writer.finish()
+    gc.collect()
+    assert [snapshot() for snapshot in made] == [None]

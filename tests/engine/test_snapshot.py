@@ -1,3 +1,4 @@
+import gc
 import io
 from pathlib import Path
 from typing import Any
@@ -207,3 +208,38 @@ def test_sparse_tensors_come_along() -> None:
     sparse.values().zero_()
     assert torch.equal(copy['sparse'].to_dense(), torch.eye(3))
     assert torch.equal(copy['dense'], torch.ones(2))
+
+
+def test_a_lack_of_memory_leaves_nothing_that_looks_like_a_copy(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(*_: Any, **__: Any) -> Any:
+        raise MemoryError
+
+    snapshot, value = Snapshot(), values(device)
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, 'frombuffer', lacking)
+        with pytest.raises(MemoryError):
+            snapshot.take(value)
+    expected = loaded(files.plain(value))
+    copy = snapshot.take(value)
+    value['plain'].zero_()
+    assert_same(copy, expected)
+
+
+def test_conjugated_and_negated_views_have_their_own_values() -> None:
+    number = torch.randn(3, dtype=torch.complex64)
+    value = {'number': number, 'conjugated': number.conj(), 'negated': number.conj().imag}
+    expected = {key: tensor.clone().resolve_conj().resolve_neg() for key, tensor in value.items()}
+    copy = Snapshot().take(value)
+    number.zero_()
+    for key, tensor in expected.items():
+        assert torch.equal(copy[key], tensor), key
+    assert torch.equal(loaded(copy)['conjugated'], expected['conjugated'])
+
+
+def test_copies_stay_when_what_took_them_is_gone(device: str) -> None:
+    value = [torch.full((1000,), float(i), device=device) for i in range(50)]
+    copies = Snapshot().take(value)
+    gc.collect()
+    others = [torch.full((1000,), -1.0) for _ in range(200)]  # would take the memory, were it free
+    assert [copy.unique().tolist() for copy in copies] == [[float(i)] for i in range(50)]
+    assert len(others) == 200

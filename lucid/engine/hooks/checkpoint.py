@@ -27,8 +27,9 @@ class CheckpointHook(Hook):
     Each is written whole or not at all. ``last`` is written at epoch ends before validation, again after it with the
     best score, optionally every so many optimizer steps, and when a stop is requested; always at a window's end, so
     that an interrupt inside a window resumes at the last end. ``state_dict`` holds the trained weights; EMAHook adds
-    its average. The other hooks take part through ``before_save_checkpoint`` and ``after_load_checkpoint``, and may
-    prevent a checkpoint by raising in ``check_faults(runner)``, which is called first.
+    its average. The other hooks take part through ``before_save_checkpoint``, where they may replace tensors but not
+    change them, which are the live ones, and through ``after_load_checkpoint``. They prevent a checkpoint by raising in
+    ``check_faults(runner)``, which is called first.
 
     Training waits for a copy of the state in host memory only; another thread writes it, and the links to it, in the
     order of the events. What goes wrong there is raised at the next write, or where ``finish`` is called: at the end of
