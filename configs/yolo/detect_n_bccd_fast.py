@@ -7,6 +7,7 @@ model = dict(fused_norm=True, cast_together=True, head=dict(parallel='stems'))
 optim_wrapper = dict(optimizer=dict(ns_lanes=8))
 train_dataloader = dict(drop_last=True, device_images=True, num_workers=4, dataset=dict(cache_mb=0))
 val_dataloader = dict(batch_size=24, num_workers=3, dataset=dict(cache_mb=256))
+val_evaluator = dict(paths=('one_to_one',))  # end to end alone, without NMS
 env_cfg = dict(cudnn_benchmark=False)
 custom_hooks = [
     # A mosaic of more boxes than the smallest capacity is captured too.

@@ -89,8 +89,11 @@ def test_nothing_starts_before_the_first_picture_and_nothing_stays_after_the_las
     drawing.draw(run, 'hook', filled, 1, tmp_path / 'a.png')
     (process,) = set(multiprocessing.active_children()) - before
     drawing.finish(run)
-    process.join(5)
-    assert not process.is_alive()
+    # Not by is_alive: the pool's own thread takes the process's end away from whoever asks at the same time.
+    end = time.monotonic() + 20
+    while _state(process.pid) != 'Z' and time.monotonic() < end:
+        time.sleep(0.05)
+    assert _state(process.pid) == 'Z'
 
 
 def test_a_picture_is_of_what_was_handed_over(drawing: Drawing, run: Run, tmp_path: Path) -> None:
@@ -256,6 +259,7 @@ class Run:
     logger = SimpleNamespace(warning=lambda text, **_: print(text, flush=True))
 
 def begin(path):
+    time.sleep(0.5)  # until the main process waits: Python drops an interrupt that comes in its hooks of a fork
     print('begun', os.getpid(), flush=True)
     time.sleep(1)
     yield Picture(np.zeros((4, 4, 3), np.uint8), path)
@@ -287,7 +291,7 @@ def test_an_interrupt_of_all_waits_for_the_picture_and_a_main_process_that_is_ki
         os.killpg(main.pid, number)  # as by Ctrl-C: the process that draws gets it too
     else:
         main.kill()
-    assert main.wait(20) != 0
+    assert main.wait(60) != 0
     assert path.is_file() or number == signal.SIGKILL
     end = time.monotonic() + host_workers.ORPHAN_CHECK + 5
     while Path(f'/proc/{process}').exists() and _state(int(process)) != 'Z' and time.monotonic() < end:
