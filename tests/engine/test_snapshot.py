@@ -243,3 +243,11 @@ def test_copies_stay_when_what_took_them_is_gone(device: str) -> None:
     others = [torch.full((1000,), -1.0) for _ in range(200)]  # would take the memory, were it free
     assert [copy.unique().tolist() for copy in copies] == [[float(i)] for i in range(50)]
     assert len(others) == 200
+
+
+@pytest.mark.filterwarnings('ignore')  # torch means to give them up
+def test_quantized_tensors_come_along() -> None:
+    quantized = torch.quantize_per_tensor(torch.tensor([0.5, -1.0, 2.0]), 0.5, 0, torch.qint8)
+    copy = Snapshot().take({'quantized': quantized, 'dense': torch.ones(2)})
+    quantized.copy_(torch.zeros(3))
+    assert copy['quantized'].dequantize().tolist() == [0.5, -1.0, 2.0]
