@@ -134,7 +134,7 @@ class Drawing:
         """``finish`` where training may have failed: an error of drawing is a warning, which does not hide another."""
         try:
             self.finish(runner)
-        except Exception as error:  # noqa: BLE001 (told)
+        except Exception as error:
             runner.logger.warning(f'the last pictures are missing: {error}', exc_info=error)
 
     def _take(self, runner: Runner) -> None:

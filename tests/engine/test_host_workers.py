@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -160,6 +161,21 @@ def test_a_process_that_died_while_it_had_nothing_to_do_is_named_too(workers: Ho
     with pytest.raises(RuntimeError, match=r'one of 2 processes .* died.*lower num_workers'):
         list(workers.map(broken, [1]))
     assert list(workers.map(broken, [1])) == [1]
+
+
+def noted(path: Path) -> None:
+    time.sleep(0.05)
+    path.touch()
+
+
+def test_what_was_not_begun_when_the_results_are_closed_is_not_done(workers: HostWorkers, tmp_path: Path) -> None:
+    results = workers.map(noted, [tmp_path / str(i) for i in range(30)])
+    next(results)
+    results.close()
+    assert list(workers.map(broken, [1, 1])) == [1, 1]  # behind all that is done of them
+    assert 1 <= len(list(tmp_path.iterdir())) < 15
+    list(workers.map(noted, [tmp_path / f'all{i}' for i in range(4)]))
+    assert len(list(tmp_path.glob('all*'))) == 4  # control
 
 
 def test_a_single_call_is_waited_for_when_its_result_is_asked_for(workers: HostWorkers) -> None:
