@@ -262,6 +262,43 @@ def test_a_stop_on_request_comes_when_the_file_is_there_and_not_if_it_failed(
         line_runner([CheckpointHook(save_best=None), At('before_train_iter', stop)]).train()
 
 
+def test_other_processes_of_a_distributed_run_copy_and_write_nothing_and_know_the_place(
+    line_runner: Toy, tmp_path: Path
+) -> None:
+    hook, collected = CheckpointHook(save_best=SCORE, max_keep_ckpts=1), []
+    count = At('before_save_checkpoint', lambda runner: collected.append(runner.rank))
+    for rank, places in ((1, []), (0, [0] * 4)):
+        runner = line_runner([hook, count], epochs=2, scores=[0.1, 0.3], work_dir=tmp_path / str(rank))
+        runner._rank = rank
+        collected.clear()
+        runner.train()
+        assert collected == places
+        assert bool(list((tmp_path / str(rank)).glob('*.pth'))) is (rank == 0)  # the second one is the control
+        assert hook.writer.place == hook.writer.landed == (2, 10)
+
+
+@pytest.mark.parametrize('interrupts', [1, 2])
+def test_an_interrupt_of_waiting_for_a_picture_does_not_cost_the_checkpoint(
+    line_runner: Toy, tmp_path: Path, slow: None, interrupts: int
+) -> None:
+    """As by a second Ctrl-C: the first one has ended training, and its pictures are waited for."""
+
+    def interrupt(runner: Runner) -> None:
+        if runner.iter == 6:
+            raise KeyboardInterrupt
+
+    waiting = At('close', interrupt, priority='HIGH')
+    hook = CheckpointHook(save_best=SCORE)
+    runner = line_runner(
+        [hook, At('before_train_iter', interrupt), *[waiting] * (interrupts - 1)], epochs=2, scores=[0.1, 0.2]
+    )
+    with pytest.raises(KeyboardInterrupt):
+        runner.train()
+    assert files.load(tmp_path / 'best.pth')['meta']['best_score'] == 0.1
+    assert hook.writer.landed == hook.writer.place == (1, 5)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith('checkpoint')]
+
+
 def test_nothing_is_claimed_at_the_end_before_it_is_there(line_runner: Toy, tmp_path: Path, slow: None) -> None:
     runner = line_runner([CheckpointHook(save_best=SCORE), ProgressHook(bar=False)], epochs=1, scores=[0.5])
     there: list[bool] = []
