@@ -104,8 +104,13 @@ class _Plan(BatchSampler):
 
 
 def streams(loader: DataLoader) -> bool:
-    """Whether workers of a loader may go on over an epoch's end: they stay, their batches keep order and size."""
-    return bool(loader.persistent_workers and loader.in_order and loader.batch_size is not None)
+    """Whether workers of a loader may go on over an epoch's end: they stay, their batches keep order and size.
+
+    A class of its own may give others than it asks of its workers, fewer or merged ones: it must say that it does not,
+    by ``gives_what_it_asks = True``, and so must one that is made of it.
+    """
+    known = type(loader) is DataLoader or vars(type(loader)).get('gives_what_it_asks', False)
+    return bool(known and loader.persistent_workers and loader.in_order and loader.batch_size is not None)
 
 
 def close_workers(loader: DataLoader) -> None:

@@ -236,9 +236,23 @@ def test_a_sampler_that_fails_for_the_next_epoch_fails_there(stream: Stream, aft
         next(second)
 
 
+class Own(DataLoader):
+    """May give fewer batches than it asks for, or merge them."""
+
+
+class Faithful(DataLoader):
+    gives_what_it_asks = True
+
+
+class Heir(Faithful):
+    pass
+
+
 def test_loaders_stream_if_their_workers_stay_and_batches_keep_order_and_size() -> None:
     dataset = Keys()
     assert streams(loader_of(dataset))
+    kinds = {kind: streams(kind(dataset, num_workers=1, persistent_workers=True)) for kind in (Own, Faithful, Heir)}
+    assert kinds == {Own: False, Faithful: True, Heir: False}
     assert not streams(loader_of(dataset, 0))
     assert not streams(loader_of(dataset, persistent_workers=False))
     assert not streams(loader_of(dataset, in_order=False))
