@@ -156,3 +156,18 @@ def test_after_an_interrupt_no_worker_is_left_and_a_further_run_begins_anew(line
     loop.run()
     assert places.files[-1] == ALL
     loop.dataloader._iterator._shutdown_workers()
+
+
+def test_a_loader_that_a_hook_puts_into_the_loop_gives_the_next_validation(line_runner: Callable[..., Runner]) -> None:
+    class Swapping(Places):
+        def before_train_epoch(self, runner: Runner) -> None:
+            if runner.epoch == 1:
+                kept = {'num_workers': 1, 'persistent_workers': True}
+                self.first_workers = self.workers
+                runner.val_loop.dataloader = DataLoader(others, batch_size=3, collate_fn=collate_rows, **kept)
+
+    rows, others, places = Seen(), Seen(), Swapping()
+    trained(line_runner, rows, places, epochs=3)
+    assert places.files == [ALL] * 3
+    assert others.asked.tolist() == [2] * 6
+    assert not any(worker.is_alive() for worker in [*places.first_workers, *places.workers])
