@@ -16,8 +16,8 @@ class BatchStream:
     the sampler gives. What fails is raised in the epoch that it is of; nothing of an epoch after the last one is asked.
 
     Each epoch has its own copy of the sampler, taken when its first batch is asked of the workers. What is changed on
-    the sampler later, by a hook that calls ``set_epoch`` say, does not reach that epoch. Nor does what is changed of the
-    data set, as persistent workers have their own; an epoch has new ones while ``_DataLoader__initialized`` of the
+    the sampler later, by a hook that calls ``set_epoch`` say, does not reach that epoch. Nor does what is changed of
+    the data set, as persistent workers have their own; an epoch has new ones while ``_DataLoader__initialized`` of the
     loader is False, by which hooks of mmdet and mmyolo ask for them.
 
     Args:
