@@ -154,7 +154,7 @@ def kept_by(
     unseen = {
         id(buffer)
         for buffer, (version, value) in zip(buffers, before, strict=True)
-        if buffer._version == version and not torch.equal(buffer, value)
+        if buffer._version == version and not torch.isclose(buffer, value, rtol=0, atol=0, equal_nan=True).all()
     }
     return [tensor for tensor in kept if id(tensor) not in unseen]
 

@@ -22,6 +22,8 @@ class DeviceLoader(DataLoader):
     targets are Python, of which the threads of one process run one at a time. The pool belongs to the loader, lives in
     the process that iterates it and is used by whoever draws; its memory is on that one's device.
 
+    Attributes: ``gives_what_it_asks``, see ``batch_stream.streams``.
+
     Args:
         dataset: One that reads image files.
         collate_fn: ``detection_collate``, or it with options of its own.
@@ -32,6 +34,8 @@ class DeviceLoader(DataLoader):
     Raises:
         ValueError: The data set or ``collate_fn`` cannot leave its images undrawn.
     """
+
+    gives_what_it_asks = True
 
     def __init__(
         self,

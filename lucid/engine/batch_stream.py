@@ -16,7 +16,9 @@ class BatchStream:
     the sampler gives. What fails is raised in the epoch that it is of; nothing of an epoch after the last one is asked.
 
     Each epoch has its own copy of the sampler, taken when its first batch is asked of the workers. What is changed on
-    the sampler later, by a hook that calls ``set_epoch`` say, does not reach that epoch.
+    the sampler later, by a hook that calls ``set_epoch`` say, does not reach that epoch. Nor does what is changed of
+    the data set, as persistent workers have their own; an epoch has new ones while ``_DataLoader__initialized`` of the
+    loader is False, by which hooks of mmdet and mmyolo ask for them.
 
     Args:
         loader: One that ``streams``, with a sampler whose ``set_epoch`` takes ``max_epochs`` and ``start``. It is not
@@ -24,7 +26,7 @@ class BatchStream:
     """
 
     def __init__(self, loader: DataLoader) -> None:
-        self._loader = loader
+        self.loader = loader
         self._begun: DataLoader | None = None
         self._plan: _Plan
         self._batches: Iterator[Any]
@@ -44,7 +46,8 @@ class BatchStream:
         Raises:
             Exception: What a worker, or the sampler, raised for this epoch.
         """
-        if self._next != (epoch, position, max_epochs):
+        is_outdated = not vars(self.loader)['_DataLoader__initialized']
+        if is_outdated or self._next != (epoch, position, max_epochs):
             self._begin(epoch, position, max_epochs)
         self._next = None
         # torch asks for another batch before it hands one out: the plan knows here whether the epoch goes on.
@@ -66,10 +69,8 @@ class BatchStream:
 
     def _begin(self, epoch: int, position: int, max_epochs: int) -> None:
         self.close()
-        self._plan = _Plan(self._loader, epoch=epoch, position=position, max_epochs=max_epochs)
-        self._begun = copy.copy(self._loader)
-        # Not by assignment: torch refuses another batch sampler, as the iterator in hand would not know. Here is none.
-        vars(self._begun).update(batch_sampler=self._plan, _iterator=None)
+        self._plan = _Plan(self.loader, epoch=epoch, position=position, max_epochs=max_epochs)
+        self._begun = asking(self.loader, self._plan)
         self._batches = iter(self._begun)
 
 
@@ -104,8 +105,21 @@ class _Plan(BatchSampler):
 
 
 def streams(loader: DataLoader) -> bool:
-    """Whether workers of a loader may go on over an epoch's end: they stay, their batches keep order and size."""
-    return bool(loader.persistent_workers and loader.in_order and loader.batch_size is not None)
+    """Whether workers of a loader may go on over an epoch's end: they stay, their batches keep order and size.
+
+    A class of its own may give others than it asks of its workers, fewer or merged ones: it must say that it does not,
+    by ``gives_what_it_asks = True``, and so must one that is made of it.
+    """
+    known = type(loader) is DataLoader or vars(type(loader)).get('gives_what_it_asks', False)
+    return bool(known and loader.persistent_workers and loader.in_order and loader.batch_size is not None)
+
+
+def asking(loader: DataLoader, plan: BatchSampler) -> DataLoader:
+    """A copy of a loader that asks its workers, which are its own, for what ``plan`` says."""
+    copied = copy.copy(loader)
+    # Not by assignment: torch refuses another batch sampler, as the iterator in hand would not know. Here is none.
+    vars(copied).update(batch_sampler=plan, _iterator=None)
+    return copied
 
 
 def close_workers(loader: DataLoader) -> None:

@@ -1,14 +1,13 @@
 """Batches of a loader that gives the same ones each time, whose workers begin the next time ahead."""
 
-import copy
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from mmengine.dataset import DefaultSampler
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
-from lucid.engine.batch_stream import close_workers, streams
+from lucid.engine.batch_stream import asking, close_workers, streams
 
 
 class PassStream:
@@ -24,7 +23,7 @@ class PassStream:
     """
 
     def __init__(self, loader: DataLoader) -> None:
-        self._loader = loader
+        self.loader = loader
         self._begun: DataLoader | None = None
         self._plan: _Plan
         self._batches: Iterator[Any]
@@ -64,10 +63,8 @@ class PassStream:
 
     def _begin(self, follows: Callable[[], bool]) -> None:
         self.close()
-        self._plan = _Plan(self._loader, follows)
-        self._begun = copy.copy(self._loader)
-        # Not by assignment: torch refuses another batch sampler, as the iterator in hand would not know. Here is none.
-        vars(self._begun).update(batch_sampler=self._plan, _iterator=None)
+        self._plan = _Plan(self.loader, follows)
+        self._begun = asking(self.loader, self._plan)
         self._batches = iter(self._begun)
 
 
@@ -106,5 +103,4 @@ def repeats(loader: DataLoader) -> bool:
     """Whether a loader's workers stay and its keys are the same in each pass, so that one may begin ahead."""
     sampler: Any = loader.sampler
     fixed = type(sampler) is SequentialSampler or (type(sampler) is DefaultSampler and not sampler.shuffle)
-    own = type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset)
-    return fixed and not own and streams(loader)
+    return fixed and streams(loader)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 from mmengine.model import BaseModel
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 T = TypeVar('T')
@@ -50,7 +51,8 @@ class Predictor:
         run: What works on the images one by one, see ``place`` of the model.
         fill: Images of a full batch. One with fewer is filled up with black ones, so that kernels are chosen, and
             graphs recorded, for one shape; they are dropped before anything is selected. Only a model that says what
-            their part of ``infer`` is, by ``first(inferred, count)``, is given any. None fills no batch.
+            their part of ``infer`` is, by ``first(inferred, count)``, is given any, and none that normalises by the
+            batch. None fills no batch.
     """
 
     def __init__(self, model: Any, *, run: Run = map, fill: int | None = None) -> None:
@@ -58,7 +60,7 @@ class Predictor:
         kind = type(model)
         # A subclass with an ``infer`` of its own says by a ``first`` of its own that it may be cut.
         cuts = callable(getattr(kind, 'first', None)) and _place(kind, 'first') <= _place(kind, 'infer')
-        self._fill = fill if cuts else None
+        self._fill = fill if cuts and not any(map(_looks_at_batch, model.modules())) else None
 
     @torch.no_grad()
     def launch(self, data: Any) -> Callable[[], Iterator[dict[str, Any]]]:
@@ -92,9 +94,16 @@ class Predictor:
         return found
 
 
+def _looks_at_batch(module: nn.Module) -> bool:
+    """Whether an image's result depends on the others of its batch: statistics are those of the batch."""
+    return isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
+
+
 def _filled(images: Tensor, size: int) -> Tensor:
     """Images and black ones behind them, with the strides of a batch of ``size``, of which a recording may be."""
-    filled = images.new_empty_strided((size, *images.shape[1:]), images.stride())
+    # Dense, not the stride that is there: of a single image it says nothing, and may be one by which images overlap.
+    strides = (images[0].numel(), *images.stride()[1:])
+    filled = images.new_empty_strided((size, *images.shape[1:]), strides)
     filled[: len(images)].copy_(images)
     filled[len(images) :].zero_()
     return filled

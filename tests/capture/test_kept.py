@@ -86,6 +86,23 @@ def test_of_the_buffers_those_that_the_backward_does_not_read_may_change(graph, 
     graph.replays(region, 3)
 
 
+class Levelled(Shifted):
+    """Writes ``count`` before its backward keeps it."""
+
+    def forward(self, x):
+        return super().forward(x) * self.count
+
+
+def test_a_buffer_that_the_target_writes_and_its_backward_reads_is_refused_as_in_eager(graph, kit):
+    reference, candidate = kit.pair(graph, nn.ModuleDict({'network': Levelled()}))
+    region = graph.capture(candidate)
+    x = torch.randn(2, 3, device=graph.device)
+    runs = [refusals(model, lambda model: model['network'](x).square().sum()) for model in (reference, candidate)]
+    assert kit.difference(*([run] for run in runs)) is None
+    assert [name for name, value in runs[1].items() if value == 'refused'] == ['network.scale', 'network.count']
+    graph.replays(region, 3)
+
+
 def test_a_target_that_nobody_may_watch_keeps_all_buffers_that_it_does_not_write(captured, monkeypatch):
     monkeypatch.setattr(leaves, '_saved_by', lambda run, tensors: None)
     model = nn.ModuleDict({'network': Shifted()}).to(captured.device)
@@ -97,3 +114,28 @@ def test_a_target_that_nobody_may_watch_keeps_all_buffers_that_it_does_not_write
     model['network'].shift.add_(1)
     with pytest.raises(BackwardError, match='parameter or buffer was written in place'):
         loss.backward()
+
+
+def test_a_buffer_that_holds_nan_is_none_that_the_target_has_written(captured):
+    """It differs from itself by value."""
+    model = nn.ModuleDict({'network': Shifted()}).to(captured.device)
+    network = model['network']
+    network.scale[0] = network.shift[0] = float('nan')
+    captured.capture(model)
+    x = torch.ones(2, 3, device=captured.device)
+    found = refusals(model, lambda model: model['network'](x).square().sum())
+    assert [name for name, value in found.items() if value == 'refused'] == ['network.scale']
+
+
+def test_only_what_is_watched_is_known_to_keep_less_than_everything():
+    network = Shifted()
+    x = torch.randn(2, 3)
+    names = {id(tensor): name for name, tensor in (*network.named_parameters(), *network.named_buffers())}
+    parameters, buffers = list(network.parameters()), list(network.buffers())
+    kept = {
+        watched: [
+            names[id(tensor)] for tensor in leaves.kept_by(lambda: network(x), parameters, buffers, watched=watched)
+        ]
+        for watched in (True, False)
+    }
+    assert kept == {True: ['scale'], False: ['linear.weight', 'linear.bias', 'scale', 'shift']}

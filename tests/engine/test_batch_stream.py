@@ -143,6 +143,42 @@ def test_a_run_that_became_longer_and_an_epoch_that_does_not_follow_begin_anew(s
     assert taken(one, [0]) == epoch_by_epoch(given, [0])
 
 
+def test_an_epoch_that_is_left_early_is_whole_when_it_is_asked_again(stream: Stream) -> None:
+    given = loader_of(Keys())
+    one = stream(given)
+    taken(one, [0])
+    left = one.epoch(1, max_epochs=MAX_EPOCHS)  # by the workers of epoch 0
+    assert next(left) == epoch_by_epoch(given, [1])[0][0]
+    assert taken(one, [1, 2]) == epoch_by_epoch(given, [1, 2])
+
+
+class Switched(Keys):
+    """Says by which pipeline a sample was made."""
+
+    pipeline = 'first'
+
+    def __getitem__(self, key: SampleKey) -> Any:
+        return super().__getitem__(key), self.pipeline
+
+
+def test_workers_know_a_changed_data_set_from_the_epoch_on_in_which_a_hook_asks_for_new_ones(stream: Stream) -> None:
+    """By the words of mmdet's PipelineSwitchHook, at the beginning of an epoch, which the next one takes back."""
+    given = loader_of(Switched())
+    one, found = stream(given), []
+    for epoch in range(MAX_EPOCHS):
+        if epoch == 1:
+            given.dataset.pipeline = 'second'
+            given._DataLoader__initialized, given._iterator = False, None
+        if epoch == 2:
+            given._DataLoader__initialized = True
+        if epoch == 3:
+            given.dataset.pipeline = 'third'  # control: nobody asks
+        batches = list(one.epoch(epoch, max_epochs=MAX_EPOCHS))
+        assert [[key for key, _ in batch] for batch in batches] == epoch_by_epoch(loader_of(Keys()), [epoch])[0]
+        found.append({pipeline for batch in batches for _, pipeline in batch})
+    assert found == [{'first'}, {'second'}, {'second'}, {'second'}]
+
+
 def test_workers_begin_the_next_epoch_while_the_last_batch_of_this_one_is_in_hand(stream: Stream) -> None:
     dataset = Keys()
     batches = stream(loader_of(dataset)).epoch(0, max_epochs=MAX_EPOCHS)
@@ -192,7 +228,7 @@ def test_workers_end_with_batches_that_nobody_took(stream: Stream) -> None:
     workers = workers_of(one)
     one.close()
     assert not any(worker.is_alive() for worker in workers)
-    assert taken(one, [1, 2]) == epoch_by_epoch(one._loader, [1, 2])  # and others begin, if somebody goes on
+    assert taken(one, [1, 2]) == epoch_by_epoch(one.loader, [1, 2])  # and others begin, if somebody goes on
 
 
 @pytest.mark.parametrize('num_workers', [1, 2])
@@ -236,9 +272,23 @@ def test_a_sampler_that_fails_for_the_next_epoch_fails_there(stream: Stream, aft
         next(second)
 
 
+class Own(DataLoader):
+    """May give fewer batches than it asks for, or merge them."""
+
+
+class Faithful(DataLoader):
+    gives_what_it_asks = True
+
+
+class Heir(Faithful):
+    pass
+
+
 def test_loaders_stream_if_their_workers_stay_and_batches_keep_order_and_size() -> None:
     dataset = Keys()
     assert streams(loader_of(dataset))
+    kinds = {kind: streams(kind(dataset, num_workers=1, persistent_workers=True)) for kind in (Own, Faithful, Heir)}
+    assert kinds == {Own: False, Faithful: True, Heir: False}
     assert not streams(loader_of(dataset, 0))
     assert not streams(loader_of(dataset, persistent_workers=False))
     assert not streams(loader_of(dataset, in_order=False))

@@ -230,6 +230,36 @@ def test_a_model_with_an_infer_of_its_own_is_given_no_black_images() -> None:
     assert seen == [2, 4]  # the second is the control
 
 
+def test_a_model_that_normalises_by_the_batch_is_given_no_black_images(device: torch.device) -> None:
+    """They would change what is found in the others."""
+    model = detector('detect').to(device)
+    assert Predictor(model, fill=4)._fill == 4  # control
+    norm = next(module for module in model.modules() if isinstance(module, nn.BatchNorm2d))
+    part = batch(0, 2)
+    for training in (True, False):
+        norm.train(training)
+        norm.running_mean = norm.running_mean if training else None
+        norm.running_var = norm.running_var if training else None
+        with torch.no_grad():
+            expected = copy.deepcopy(model).val_step(part)
+        assert same(expected, list(Predictor(copy.deepcopy(model), fill=4).launch(part)()))
+    norm.register_forward_pre_hook(lambda _, images: (torch.cat([images[0], torch.zeros_like(images[0])]),))
+    norm.register_forward_hook(lambda _, __, output: output[:2])
+    assert not same(expected, list(Predictor(model).launch(part)()))  # control: black ones would show
+
+
+def test_a_single_image_is_filled_up_whatever_its_stride_over_images_says() -> None:
+    """It says nothing of one image: numpy gives 0, torch that of the colors; by either all images would be one."""
+    image = torch.rand(8, 6, 3)
+    of_numpy = torch.from_numpy(image.numpy()[None]).permute(0, 3, 1, 2)
+    of_torch = image.permute(2, 0, 1)[None]
+    assert (of_numpy.stride()[0], of_torch.stride()[0]) == (0, 3)
+    for single in (of_numpy, of_torch):
+        filled = _filled(single, 4)
+        assert torch.equal(filled, torch.cat([single, torch.zeros(3, 3, 8, 6)]))
+        assert filled.stride() == torch.rand(4, 3, 8, 6).contiguous(memory_format=torch.channels_last).stride()
+
+
 def test_images_of_channels_last_are_filled_up_in_their_own_layout() -> None:
     full = torch.rand(4, 3, 8, 8).contiguous(memory_format=torch.channels_last)
     for count in (1, 3):

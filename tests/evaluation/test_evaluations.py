@@ -90,7 +90,14 @@ def test_the_chief_figure_is_the_map_of_what_the_task_predicts_by_the_first_path
 def test_rows_without_an_index_give_the_figures_of_the_librarys_own_in_every_metric_bit_by_bit(
     tmp_path, oracle, monkeypatch
 ):
+    """One image has detections and no object, of which the library asks the size all the same."""
     ann_file, found = uneven(tmp_path, oracle)
+    annotations = json.loads(Path(ann_file).read_text())
+    empty = int(found[0]['image_id'])
+    annotations['annotations'] = [row for row in annotations['annotations'] if row['image_id'] != empty]
+    ann_file = tmp_path / 'one_empty.json'
+    ann_file.write_text(json.dumps(annotations))
+    assert len(found[0]['masks']) > 0
     given = evaluate(ann_file, found, len(found))
 
     def indexed(rows, images):

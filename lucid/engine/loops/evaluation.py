@@ -61,7 +61,7 @@ class ValLoop(BaseValLoop):
         check_paths(runner, self.evaluator)
         self.workers = _workers(self, num_workers)
         self.follows: Callable[[], bool] | None = None
-        self._stream = PassStream(self.dataloader) if repeats(self.dataloader) else None
+        self._stream: PassStream | None = None
 
     def run(self) -> dict[str, Any]:
         """Validate once and return the metrics by name."""
@@ -78,8 +78,11 @@ class ValLoop(BaseValLoop):
             self._stream.close()
 
     def _batches(self) -> Iterable[Any]:
-        if self._stream is None or self.follows is None:
+        if self.follows is None or not repeats(self.dataloader):
             return self.dataloader
+        if self._stream is None or self._stream.loader is not self.dataloader:  # a hook may have put another one here
+            self.close()
+            self._stream = PassStream(self.dataloader)
         return self._stream.batches(follows=self.follows)
 
 

@@ -47,11 +47,7 @@ class EpochTrainLoop(EpochBasedTrainLoop):
         self.validation_pending = False  # a resumed checkpoint was written before its epoch's validation
         self.training = False  # from the first batch to the end of the epoch's hooks: request_stop acts here only
         self._stop_requested = False
-        self._sampler = getattr(self.dataloader.batch_sampler, 'sampler', self.dataloader.sampler)
-        set_epoch = getattr(self._sampler, 'set_epoch', None)
-        self._set_epoch_takes = frozenset(inspect.signature(set_epoch).parameters) if set_epoch else None
-        ahead = 'start' in (self._set_epoch_takes or ()) and streams(self.dataloader)
-        self._stream = BatchStream(self.dataloader) if ahead else None
+        self._stream: BatchStream | None = None
 
     @property
     def position(self) -> int:
@@ -80,7 +76,7 @@ class EpochTrainLoop(EpochBasedTrainLoop):
             Stopped: A stop was requested and the hooks wrote their state.
         """
         with ExitStack() as closing:  # each of them, though another one fails or an interrupt ends its waiting
-            closing.callback(self._close_streams)
+            closing.callback(self._close_all_workers)
             for hook in reversed(self.runner.hooks):
                 if hasattr(hook, 'close'):
                     closing.callback(hook.close, self.runner)
@@ -96,9 +92,8 @@ class EpochTrainLoop(EpochBasedTrainLoop):
             self.runner.call_hook('after_train')
         return self.runner.model
 
-    def _close_streams(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
+    def _close_all_workers(self) -> None:
+        self._close_stream()
         if isinstance(self.runner.val_loop, ValLoop):
             self.runner.val_loop.follows = None
             self.runner.val_loop.close()
@@ -107,7 +102,7 @@ class EpochTrainLoop(EpochBasedTrainLoop):
         synchronise(self.runner)
         loop = self.runner.val_loop
         if isinstance(loop, ValLoop):
-            loop.follows = lambda: self._epoch < self._max_epochs and self.validation_due(self._max_epochs)
+            loop.follows = lambda: self._epoch < self._max_epochs
         loop.run()
         self.validation_pending = False
 
@@ -148,24 +143,31 @@ class EpochTrainLoop(EpochBasedTrainLoop):
 
     def _batches(self) -> Iterator[Sequence[dict]]:
         """Yield the batches from ``position`` to the epoch's end."""
-        position = self.position
-        takes = self._set_epoch_takes
-        if takes is None:
-            return itertools.islice(self.dataloader, position, None)
-        if 'start' not in takes:
-            self._sampler.set_epoch(self._epoch)
+        loader, position = self.dataloader, self.position
+        sampler = getattr(loader.batch_sampler, 'sampler', loader.sampler)
+        set_epoch = getattr(sampler, 'set_epoch', None)
+        if set_epoch is None:
+            return itertools.islice(loader, position, None)
+        if 'start' not in inspect.signature(set_epoch).parameters:
+            set_epoch(self._epoch)
             if position:
                 self.runner.logger.warning(
-                    f'{type(self._sampler).__name__} cannot start inside an epoch: reading {position} batches again'
+                    f'{type(sampler).__name__} cannot start inside an epoch: reading {position} batches again'
                 )
-            return itertools.islice(self.dataloader, position, None)
-        batch_size = self.dataloader.batch_size
-        if position and batch_size is None:
+            return itertools.islice(loader, position, None)
+        if position and loader.batch_size is None:
             raise ValueError(
                 'resuming inside an epoch needs a data loader with batch_size, not with a batch_sampler: '
                 'resume from a checkpoint of an epoch end'
             )
-        self._sampler.set_epoch(self._epoch, max_epochs=self._max_epochs, start=position * (batch_size or 0))
+        set_epoch(self._epoch, max_epochs=self._max_epochs, start=position * (loader.batch_size or 0))
+        if not streams(loader):
+            return iter(loader)
+        if self._stream is None or self._stream.loader is not loader:  # a hook may have put another one here
+            self._close_stream()
+            self._stream = BatchStream(loader)
+        return self._stream.epoch(self._epoch, max_epochs=self._max_epochs, position=position)
+
+    def _close_stream(self) -> None:
         if self._stream is not None:
-            return self._stream.epoch(self._epoch, max_epochs=self._max_epochs, position=position)
-        return iter(self.dataloader)
+            self._stream.close()

@@ -12,7 +12,7 @@ import pytest
 import torch
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from lucid.datasets import EpochSampler, SampleKey
 from lucid.engine import checkpoint as files
@@ -192,6 +192,25 @@ def test_a_second_run_of_a_loop_that_failed_trains_the_batches_of_its_place(line
     trace.fail_at = None
     runner.train_loop.run()
     assert trace.batches == whole.batches[:4] + whole.batches[3:]  # the one that failed comes again
+
+
+def test_a_loader_that_a_hook_puts_into_the_loop_gives_the_next_epoch(line_runner: Toy) -> None:
+    class Swapping(Trace):
+        def after_train_epoch(self, runner: Runner) -> None:
+            old = runner.train_loop.dataloader
+            sampler = EpochSampler(range(10), seed=1)
+            options = {'batch_size': 2, 'num_workers': 1, 'persistent_workers': True, 'collate_fn': old.collate_fn}
+            runner.train_loop.dataloader = DataLoader(old.dataset, sampler=sampler, **options)
+            self.first_workers = self.workers
+
+    usual, trace = trained(line_runner, workers=1), trained(line_runner, Swapping(), workers=1)
+    other = EpochSampler(range(10), seed=1)
+    other.set_epoch(1)
+    order = [f'{key.index}.jpg' for key in other]
+    assert trace.batches[:5] == usual.batches[:5]
+    assert [file for _, _, files in trace.batches[5:] for file in files] == order
+    assert [file for _, _, files in usual.batches[5:] for file in files] != order  # control
+    assert not any(worker.is_alive() for worker in [*trace.first_workers, *trace.workers])
 
 
 def test_workers_end_though_a_hook_cannot_close(line_runner: Toy) -> None:

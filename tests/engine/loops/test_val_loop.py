@@ -11,7 +11,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from lucid.engine.loops import TestLoop, ValLoop
+from lucid.engine.loops import TestLoop, ValLoop, evaluation
 
 
 class Undo(Hook):
@@ -185,6 +185,33 @@ def test_with_other_processes_results_and_their_order_are_the_same(
         assert model.events.index('select 2') < model.events.index('process 0')
     assert loop.workers is not None
     loop.workers.close()
+
+
+@pytest.mark.parametrize('kind', [ValLoop, TestLoop])
+@pytest.mark.parametrize(('length', 'on_card', 'sizes'), [(5, True, [2, 2, 2]), (5, False, [2, 2, 1]), (1, True, [1])])
+def test_on_a_card_a_partial_batch_behind_full_ones_is_filled_up(
+    line_runner: Callable[..., Runner],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Any,
+    length: int,
+    on_card: bool,
+    sizes: list[int],
+) -> None:
+    class Cut(InParts):
+        def infer(self, inputs: Tensor) -> Tensor:
+            seen.append(len(inputs))
+            return super().infer(inputs)
+
+        def first(self, inferred: Tensor, count: int) -> Tensor:
+            return inferred[:count]
+
+    seen: list[int] = []
+    monkeypatch.setattr(evaluation, '_on_card', lambda _: on_card)
+    model = Cut()
+    runner = line_runner(model=model, length=length, scores=[0.0])
+    loop = kind(runner, runner._val_dataloader, Evaluator([Values(model)]))
+    assert loop.run() == {'toy/sum': sum(range(length))}
+    assert seen == sizes
 
 
 def test_a_failure_of_the_host_stops_at_its_batch_and_hooks_undo(line_runner: Callable[..., Runner]) -> None:

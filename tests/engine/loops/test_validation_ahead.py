@@ -1,6 +1,9 @@
 """Validations in training whose batches are made while training goes on."""
 
 import multiprocessing
+import os
+import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -128,6 +131,34 @@ def test_where_validations_are_rare_the_last_one_is_the_last_epochs(line_runner:
     assert rows.asked.tolist() == [2] * 6
 
 
+def test_where_the_interval_changes_in_the_run_no_validation_is_read_for_nothing(
+    line_runner: Callable[..., Runner],
+) -> None:
+    rows, places = Seen(), Places()
+    changing = {'val_interval': 2, 'dynamic_intervals': [(5, 1)]}
+    trained(line_runner, rows, places, epochs=6, train_cfg=changing)
+    assert places.files == [ALL] * 4  # after epochs 2, 4, 5 and 6
+    assert rows.asked.tolist() == [4] * 6
+
+
+def test_a_worker_that_is_killed_between_validations_ends_training_and_leaves_none(
+    line_runner: Callable[..., Runner],
+) -> None:
+    rows = Seen()
+
+    def kill() -> bool:
+        os.kill(places.workers[0].pid, signal.SIGKILL)
+        time.sleep(60)  # the signal of its end interrupts this
+        return True
+
+    places = Places(epoch_1=kill)
+    with pytest.raises(RuntimeError, match='killed by signal: Killed'):
+        trained(line_runner, rows, places, epochs=3, val_workers=2)
+    assert places.files == [ALL]
+    assert len(places.workers) == 2
+    assert not any(worker.is_alive() for worker in places.workers)
+
+
 def test_a_bad_image_that_was_read_ahead_is_raised_in_its_validation(line_runner: Callable[..., Runner]) -> None:
     rows = Seen(fail_at=(1, 2))
     places = Places(epoch_1=lambda: rows.begun[1].wait(timeout=60))
@@ -156,3 +187,18 @@ def test_after_an_interrupt_no_worker_is_left_and_a_further_run_begins_anew(line
     loop.run()
     assert places.files[-1] == ALL
     loop.dataloader._iterator._shutdown_workers()
+
+
+def test_a_loader_that_a_hook_puts_into_the_loop_gives_the_next_validation(line_runner: Callable[..., Runner]) -> None:
+    class Swapping(Places):
+        def before_train_epoch(self, runner: Runner) -> None:
+            if runner.epoch == 1:
+                kept = {'num_workers': 1, 'persistent_workers': True}
+                self.first_workers = self.workers
+                runner.val_loop.dataloader = DataLoader(others, batch_size=3, collate_fn=collate_rows, **kept)
+
+    rows, others, places = Seen(), Seen(), Swapping()
+    trained(line_runner, rows, places, epochs=3)
+    assert places.files == [ALL] * 3
+    assert others.asked.tolist() == [2] * 6
+    assert not any(worker.is_alive() for worker in [*places.first_workers, *places.workers])
