@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,15 @@ def test_finishing_twice_or_without_a_job_does_nothing(background: Background) -
     background.finish()
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises, though a shell has started the tests in the background, where it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures('interruptible')
 def test_an_interrupt_ends_the_waiting_and_nothing_else(background: Background) -> None:
     go, done = threading.Event(), []
 
@@ -99,8 +109,10 @@ def test_an_interrupt_ends_the_waiting_and_nothing_else(background: Background) 
 
 SCRIPT = """
 import os, signal, sys, threading, time
+from collections.abc import Iterator
 from pathlib import Path
 from lucid.engine.background import Background
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 
 def job():
     time.sleep(1)

@@ -246,10 +246,11 @@ def test_a_training_that_fails_ends_with_its_own_error_its_pictures_and_no_proce
 
 
 SCRIPT = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 import numpy as np
 from types import SimpleNamespace
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 from lucid.engine.drawing import begun_drawing
 from lucid.engine.pictures import Picture
 
