@@ -1,4 +1,5 @@
 import itertools
+import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -233,6 +234,28 @@ def line_runner(tmp_path: Path) -> Callable[..., Runner]:
         )
 
     return make
+
+
+class Counted(Dataset):
+    """Gives back the index; counts what is asked where all processes see it, and fails at an index of a pass."""
+
+    metainfo = {'classes': ('a', 'b')}
+
+    def __init__(self, length: int = 10, *, fail_at: tuple[int, int] | None = None) -> None:
+        self.length, self.fail_at = length, fail_at
+        self.asked = torch.zeros(length, dtype=torch.int64).share_memory_()
+        self.begun = [multiprocessing.Event() for _ in range(10)]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        number = int(self.asked[index])
+        self.asked[index] += 1
+        self.begun[number].set()
+        if (number, index) == self.fail_at:
+            raise ArithmeticError(f'bad image {index}')
+        return index
 
 
 @pytest.fixture

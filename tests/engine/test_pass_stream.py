@@ -1,37 +1,16 @@
 """Batches of passes that begin ahead are those of a loader that begins each one anew."""
 
-import multiprocessing
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import torch
 from mmengine.dataset import DefaultSampler
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from lucid.engine.pass_stream import PassStream, repeats
+from tests.engine.conftest import Counted
 
 PASSES = 4
-
-
-class Counted(Dataset):
-    """Gives back the index; counts what is asked where all processes see it, and fails at an index of a pass."""
-
-    def __init__(self, length: int = 10, *, fail_at: tuple[int, int] | None = None) -> None:
-        self.length, self.fail_at = length, fail_at
-        self.asked = torch.zeros(length, dtype=torch.int64).share_memory_()
-        self.begun = [multiprocessing.Event() for _ in range(PASSES + 1)]
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> int:
-        number = int(self.asked[index])
-        self.asked[index] += 1
-        self.begun[number].set()
-        if (number, index) == self.fail_at:
-            raise ArithmeticError(f'bad image {index}')
-        return index
 
 
 def keep(samples: list[int]) -> list[int]:

@@ -8,36 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import torch
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from lucid.engine.loops import ValLoop
-from tests.engine.conftest import Line, collate_rows
-
-
-class Seen(Dataset):
-    """Six rows; each pass over them is noted where all processes see it, and one row of one pass fails."""
-
-    metainfo = {'classes': ('a', 'b')}
-
-    def __init__(self, *, fail_at: tuple[int, int] | None = None) -> None:
-        self.fail_at = fail_at
-        self.asked = torch.zeros(6, dtype=torch.int64).share_memory_()
-        self.begun = [multiprocessing.Event() for _ in range(10)]
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> int:
-        number = int(self.asked[index])
-        self.asked[index] += 1
-        self.begun[number].set()
-        if (number, index) == self.fail_at:
-            raise ArithmeticError(f'bad image {index}')
-        return index
+from tests.engine.conftest import Counted, Line, collate_rows
 
 
 class InParts(Line):
@@ -86,7 +63,7 @@ class Places(Hook):
 ALL = [f'{index}.jpg' for index in range(6)]
 
 
-def trained(make: Callable[..., Runner], rows: Seen, places: Places, **options: Any) -> Runner:
+def trained(make: Callable[..., Runner], rows: Counted, places: Places, **options: Any) -> Runner:
     """Train on ten rows with a validation set of its own."""
     workers = options.pop('val_workers', 1)
     lasting = {'num_workers': workers, 'persistent_workers': True} if workers else {}
@@ -100,7 +77,7 @@ def trained(make: Callable[..., Runner], rows: Seen, places: Places, **options: 
 def test_every_validation_has_all_images_in_order_and_none_is_read_for_nothing(
     line_runner: Callable[..., Runner], val_workers: int
 ) -> None:
-    rows, places = Seen(), Places()
+    rows, places = Counted(6), Places()
     trained(line_runner, rows, places, epochs=3, val_workers=val_workers)
     assert places.files == [ALL] * 3
     assert rows.asked.tolist() == [3] * 6
@@ -109,21 +86,21 @@ def test_every_validation_has_all_images_in_order_and_none_is_read_for_nothing(
 
 
 def test_the_next_validation_is_read_before_its_epoch_is_trained(line_runner: Callable[..., Runner]) -> None:
-    rows = Seen()
+    rows = Counted(6)
     places = Places(epoch_1=lambda: rows.begun[1].wait(timeout=60))
     trained(line_runner, rows, places, epochs=2)
     assert places.answers == {'epoch_1': True}
 
 
 def test_control_without_workers_it_is_read_when_it_is_its_turn(line_runner: Callable[..., Runner]) -> None:
-    rows = Seen()
+    rows = Counted(6)
     places = Places(epoch_1=rows.begun[1].is_set)
     trained(line_runner, rows, places, epochs=2, val_workers=0)
     assert places.answers == {'epoch_1': False}
 
 
 def test_where_validations_are_rare_the_last_one_is_the_last_epochs(line_runner: Callable[..., Runner]) -> None:
-    rows = Seen()
+    rows = Counted(6)
     places = Places(epoch_3=lambda: rows.begun[1].wait(timeout=60))
     trained(line_runner, rows, places, epochs=5, train_cfg={'val_interval': 3})
     assert places.files == [ALL] * 2  # after epochs 3 and 5
@@ -134,7 +111,7 @@ def test_where_validations_are_rare_the_last_one_is_the_last_epochs(line_runner:
 def test_where_the_interval_changes_in_the_run_no_validation_is_read_for_nothing(
     line_runner: Callable[..., Runner],
 ) -> None:
-    rows, places = Seen(), Places()
+    rows, places = Counted(6), Places()
     changing = {'val_interval': 2, 'dynamic_intervals': [(5, 1)]}
     trained(line_runner, rows, places, epochs=6, train_cfg=changing)
     assert places.files == [ALL] * 4  # after epochs 2, 4, 5 and 6
@@ -144,7 +121,7 @@ def test_where_the_interval_changes_in_the_run_no_validation_is_read_for_nothing
 def test_a_worker_that_is_killed_between_validations_ends_training_and_leaves_none(
     line_runner: Callable[..., Runner],
 ) -> None:
-    rows = Seen()
+    rows = Counted(6)
 
     def kill() -> bool:
         os.kill(places.workers[0].pid, signal.SIGKILL)
@@ -160,7 +137,7 @@ def test_a_worker_that_is_killed_between_validations_ends_training_and_leaves_no
 
 
 def test_a_bad_image_that_was_read_ahead_is_raised_in_its_validation(line_runner: Callable[..., Runner]) -> None:
-    rows = Seen(fail_at=(1, 2))
+    rows = Counted(6, fail_at=(1, 2))
     places = Places(epoch_1=lambda: rows.begun[1].wait(timeout=60))
     with pytest.raises(ArithmeticError, match='bad image 2'):
         trained(line_runner, rows, places, epochs=3)
@@ -171,7 +148,7 @@ def test_a_bad_image_that_was_read_ahead_is_raised_in_its_validation(line_runner
 
 
 def test_after_an_interrupt_no_worker_is_left_and_a_further_run_begins_anew(line_runner: Callable[..., Runner]) -> None:
-    rows, places = Seen(), Places(fail_in=2)
+    rows, places = Counted(6), Places(fail_in=2)
     runner = line_runner([places], model=InParts(), scores=[0.5] * 9, epochs=2)
     runner._val_dataloader = DataLoader(
         rows, batch_size=2, collate_fn=collate_rows, num_workers=1, persistent_workers=True
@@ -197,7 +174,7 @@ def test_a_loader_that_a_hook_puts_into_the_loop_gives_the_next_validation(line_
                 self.first_workers = self.workers
                 runner.val_loop.dataloader = DataLoader(others, batch_size=3, collate_fn=collate_rows, **kept)
 
-    rows, others, places = Seen(), Seen(), Swapping()
+    rows, others, places = Counted(6), Counted(6), Swapping()
     trained(line_runner, rows, places, epochs=3)
     assert places.files == [ALL] * 3
     assert others.asked.tolist() == [2] * 6
